@@ -29,6 +29,7 @@ from bert_jax.data.corpus import arrays, sources
 from bert_jax.data.corpus.build import (
     RECIPE_FILE,
     BuildConfig,
+    began_with,
     build_corpus,
     find_text,
     refuse_other_files,
@@ -441,7 +442,10 @@ def _tokenizer(flags: argparse.Namespace, config: BuildConfig, say: Callable[[st
     path, directory = flags.output / RECIPE_FILE, flags.output / TOKENIZER
     if (directory / CONFIG_FILE).is_file():
         before = files.read_object(path) if path.is_file() else {"kind": "set by another command"}
-        if changed := [key for key in recipe if key in before and before[key] != recipe[key]]:
+        changed = [key for key in recipe if key in before and before[key] != recipe[key]]
+        if changed == ["sources"] and not flags.vocab_only and began_with(flags.output, before["sources"]):
+            changed = []
+        if changed:
             differences = "; ".join(f"{key} was {before[key]}, and now is {recipe[key]}" for key in changed)
             raise UserError(
                 f"{directory} was trained with other settings: {differences}. Choose another --output, remove this "

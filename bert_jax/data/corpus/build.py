@@ -98,7 +98,7 @@ def build_corpus(
             spans += sources.cut(held_out, for_held_out)
         items, shards = [*items, *held_out], len(spans)
         directory.mkdir(parents=True, exist_ok=True)
-        settings = _settings(config, items, shards, tokenizer)
+        settings = _settings(config, items, len(held_out), shards, tokenizer)
         began_earlier = (directory / store.SETTINGS).is_file()
         if not began_earlier and (directory / store.TOKENIZER).exists():  # no build wrote these files
             write_or_check_tokenizer(tokenizer, directory / store.TOKENIZER)
@@ -224,8 +224,8 @@ def write_or_check_tokenizer(tokenizer: Tokenizer, directory: pathlib.Path, *, r
         )
 
 
-def _settings(config: BuildConfig, items: Sequence[Item], shards: int, tokenizer: Tokenizer) -> JsonObject:
-    """Returns all settings that the shards depend on, as JSON."""
+def _settings(config: BuildConfig, items: Sequence[Item], held_out: int, shards: int, tokenizer: Tokenizer) -> JsonObject:
+    """Returns all settings that the shards depend on, as JSON. The last `held_out` items are those of the eval sources."""
     text = dataclasses.asdict(config.text)
     text["cleaning"]["keep"] = sorted(config.text.cleaning.keep)
     return {
@@ -238,6 +238,7 @@ def _settings(config: BuildConfig, items: Sequence[Item], shards: int, tokenizer
             [name_in_bucket(item.path), item.unit, item.length, item.layout, *filter(None, [item.column, _pairs_name(item)])]
             for item in items
         ],
+        "eval_files": held_out,
         "sizes": {name_in_bucket(path): pathlib.Path(path).stat().st_size for item in items for path in item.counted_files},
         "vocabulary": tokenizer.vocabulary.to_json(),
         "max_word_characters": tokenizer.max_word_characters,
@@ -290,7 +291,8 @@ def refuse_other_names(directory: str, names: Collection[str]) -> None:
 def write_or_check_settings(directory: pathlib.Path, settings: JsonObject, command: str, *, resplit: bool) -> None:
     """Writes the settings if the corpus has no shards yet. Otherwise raises UserError if the corpus was built
     with other settings. With `resplit`, the held-out fraction of a finished corpus may differ. Bad bytes and records, which were
-    an error, may now be accepted."""
+    an error, may now be accepted. Other patterns are accepted if they match the same files. The first patterns stay recorded, so
+    that `began_with` recognises them."""
     path = directory / store.SETTINGS
     if not path.is_file():
         refuse_other_files(directory)
@@ -300,22 +302,47 @@ def write_or_check_settings(directory: pathlib.Path, settings: JsonObject, comma
     if not _holds_anything(directory):  # an earlier command failed before it stored anything
         files.write_json(path, settings | {"command": command}, indent=1)
         return
-    added = {"sizes": settings["sizes"]}  # older settings do not have them
-    every = [key for key in settings if (added | before).get(key) != settings[key]]
-    changed = [key for key in every if (before.get(key), settings[key]) != _ACCEPTED_LATER.get(key)]
+    every = [key for key in settings if before.get(key) != settings[key]]
+    has_same_files = all(before.get(key) == settings[key] for key in ("files", "eval_files"))
+    patterns = {key: before[key] for key in ("sources", "eval_sources") if has_same_files and key in before}
+    changed = [key for key in every if (before.get(key), settings[key]) != _ACCEPTED_LATER.get(key) and key not in patterns]
+    settings = settings | patterns | {"command": command}
     if changed == ["eval_fraction"] and resplit and (directory / store.MANIFEST).is_file():
         difference = _difference(changed[0], before[changed[0]], settings[changed[0]])
         print(f"{difference}: documents move between the splits without being tokenised again.")
         print("A training run that started with the old splits cannot resume with the new splits.")
-        files.write_json(path, settings | {"command": command}, indent=1)
+        files.write_json(path, settings, indent=1)
         return
     if changed:
-        differences = "; ".join(_difference(key, before.get(key), settings[key]) for key in changed)
+        new = _added_files(before.get("files", []), settings["files"])
+        if new:
+            changed = [key for key in changed if key not in ("files", "eval_files", "sizes")]
+        differences = [*new, *(_difference(key, before.get(key), settings[key]) for key in changed)]
+        leave_out = ", or leave the added files out with another pattern" if new else ""
         raise UserError(
-            f"{directory} was started with other settings: {differences}. Choose another --output, or remove that directory"
+            f"{directory} was started with other settings: {'; '.join(differences)}. Choose another --output, or remove that "
+            f"directory{leave_out}"
         )
     if every:
-        files.write_json(path, settings | {"command": command}, indent=1)
+        files.write_json(path, settings, indent=1)
+
+
+def _added_files(before: Sequence[Sequence[Json]], now: Sequence[Sequence[Json]]) -> list[str]:
+    """Returns a clause that names the files that were added to the sources. Returns [] if none were added, or if there are
+    other changes too."""
+    known = {*map(str, before)}
+    added = [str(entry[0]) for entry in now if str(entry) not in known]
+    if not added or not known or [*map(str, before)] != [text for text in map(str, now) if text in known]:
+        return []
+    more = f" and {len(added) - 3} more" if len(added) > 3 else ""
+    return [f"{counted(len(added), 'file')} {'was' if len(added) == 1 else 'were'} added ({', '.join(added[:3])}{more})"]
+
+
+def began_with(directory: pathlib.Path, sources: Json) -> bool:
+    """Returns whether a corpus was started with these sources and has shards. When the build continues, it then accepts other
+    sources only if they have the same files."""
+    path = directory / store.SETTINGS
+    return path.is_file() and _holds_anything(directory) and files.read_object(path).get("sources") == sources
 
 
 def _holds_anything(directory: pathlib.Path) -> bool:

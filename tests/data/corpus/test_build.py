@@ -190,11 +190,6 @@ def test_a_changed_compressed_file_or_table_of_the_same_length_is_an_error(tmp_p
         write(*changed)
         with pytest.raises(UserError, match=rf"started with other settings: sizes {name} was \d+, is \d+\. Choose"):
             build(tmp_path / "corpus", *sources)
-    write(texts[:15], texts[15:])
-    settings = files.read_json(tmp_path / "corpus" / "settings.json")
-    del settings["sizes"]  # as an older version wrote them
-    files.write_json(tmp_path / "corpus" / "settings.json", settings)
-    assert build(tmp_path / "corpus", *sources) == report
 
 
 def test_a_changed_tokenizer_is_refused_with_the_properties_that_differ(tmp_path, tiny, tiny_vocabulary):

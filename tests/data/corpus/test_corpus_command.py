@@ -282,12 +282,50 @@ def test_a_refused_build_does_not_block_its_output_directory(tmp_path, text_file
         with pytest.raises(UserError, match=message):
             run_corpus(*flags, source)
     assert "train " in run_corpus(*flags, f"--source=text:{text_file}")
-    with pytest.raises(
-        UserError,
-        match=r"was trained with other settings: sources was|was started with other settings: "
-        r"sources was",
-    ):
-        run_corpus(*flags, f"--source=text:{tmp_path}/*/a.txt")
+    other = text_file.with_name("other.txt")
+    other.write_text("The bird was not there.\n")
+    with pytest.raises(UserError, match=r"was (trained|started) with other settings: sources was"):
+        run_corpus(*flags, f"--source=text:{other}")
+
+
+@pytest.mark.parametrize("vocabulary", ["--vocab", "--train-vocab=characters"])
+def test_a_build_continues_without_files_that_were_added_to_its_sources(
+    tmp_path, text_file, tiny_vocabulary, run_corpus, vocabulary
+):
+    flags = [f"--output={tmp_path}/corpus", f"--vocab={tiny_vocabulary}" if vocabulary == "--vocab" else vocabulary]
+    report = run_corpus(*flags, f"--source=text:{text_file.parent}/*.txt")
+    added = [text_file.with_name(f"{name}.txt") for name in "bcdefg"]
+    for number, names in ((1, added[0]), (6, f"{added[0]}, {added[1]}, {added[2]} and 3 more")):
+        for path in added[:number]:
+            path.write_text("The bird was not there.\n")
+        what = "1 file was" if number == 1 else "6 files were"
+        says = (
+            f"{tmp_path}/corpus was started with other settings: {what} added ({names}). Choose another --output, or remove that "
+            "directory, or leave the added files out with another pattern"
+        )
+        with pytest.raises(UserError, match=f"^{re.escape(says)}$"):
+            run_corpus(*flags, f"--source=text:{text_file.parent}/*.txt")
+    for pattern in ("a*.txt", "a.*", "*.txt"):
+        if pattern == "*.txt":
+            for path in added:
+                path.unlink()
+        assert run_corpus(*flags, f"--source=text:{text_file.parent}/{pattern}") == report
+    text_file.write_text("The cat sat there.\n")
+    with pytest.raises(UserError, match=r"files differ|files was"):
+        run_corpus(*flags, f"--source=text:{text_file.parent}/a.*")
+
+
+def test_a_file_that_becomes_held_out_is_noticed_and_other_patterns_of_the_same_files_are_not(
+    tmp_path, text_file, tiny_vocabulary, run_corpus
+):
+    for name in "bc":
+        text_file.with_name(f"{name}.txt").write_text(f"The bird was not there.\nThe cat sat {name} times.\n")
+    command = [f"--output={tmp_path}/corpus", f"--vocab={tiny_vocabulary}"]
+    text = f"text:{text_file.parent}"
+    report = run_corpus(*command, f"--source={text}/[ab].txt", f"--eval-source={text}/c.txt")
+    assert run_corpus(*command, f"--source={text}/a.txt", f"--source={text}/b.txt", f"--eval-source={text}/c*") == report
+    with pytest.raises(UserError, match=r"with other settings: .*eval_files was 1, is 2\. Choose"):
+        run_corpus(*command, f"--source={text}/a.txt", f"--eval-source={text}/[bc].txt")
 
 
 def test_a_file_whose_name_is_not_utf8_is_read_and_reported(tmp_path, text_file, tiny_vocabulary, run_corpus):
