@@ -168,7 +168,6 @@ def read_training(directory: pathlib.Path) -> tuple[Training, str]:
     facts = card_facts(text)
     if facts is None:
         return Training(license=_front(text, "license"), language=_front(text, "language")), text
-    facts = {"scored": Training.scored} | facts  # older cards do not have it
     try:
         found: dict[str, Any] = {field.name: str(facts[field.name]) for field in dataclasses.fields(Training)}
         found["scores"] = tuple((str(name), float(x), None if bar is None else float(bar)) for name, x, bar in facts["scores"])
