@@ -1046,7 +1046,7 @@ CASES = [
     ),
     Case(
         "a corpus of other settings",
-        "--output=corpus --eval-fraction=0.5",
+        "--output=corpus --shards=1 --eval-fraction=0.5",
         "corpus was started with other settings: shards was 2, is 1 ... eval_fraction was 0.2, is 0.5. Choose another --output,",
         copies="corpus",
     ),
