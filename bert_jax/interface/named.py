@@ -17,9 +17,10 @@ import pathlib
 import re
 from collections.abc import Mapping
 from types import ModuleType
-from typing import Any, TypedDict
+from typing import Any, NotRequired, TypedDict
 
 from bert_jax.errors import UserError, nearest
+from bert_jax.interface.imports import imported_files
 from bert_jax.interface.python_files import MissingFile, find_module, load_module, loaded_for
 
 IN_FILE = re.compile(r"(?s)(?P<file>.+?\.py)(?::(?P<name>\w*)(?::(?P<rest>.*))?)?")
@@ -32,6 +33,8 @@ class Record(TypedDict):
     path: str
     sha256: str
     source: str
+    imports: NotRequired[dict[str, str]]
+    """Path -> source of the user's files that the file imports."""
 
 
 def is_in_file(value: str) -> bool:
@@ -80,15 +83,16 @@ def load_named(value: str, known: Mapping[str, Any], key: str) -> Any:
 
 def file_module(value: str, key: str) -> ModuleType:
     """Returns the user's file of FILE.py:NAME as a module. Raises UserError as `load_named` does."""
-    path, content = _found(source_file(value), key)
+    path, content, imported = _found(source_file(value), key)
     loaded_for(path, key)
-    if (path, content) not in _loaded:
+    read = path, content, tuple(imported.items())
+    if read not in _loaded:
         try:
-            _loaded[path, content] = load_module(path, key, content)
+            _loaded[read] = load_module(path, key, content, imported)
         except UserError:
             del _read[path]  # in a notebook, the next call reads the corrected file
             raise
-    return _loaded[path, content]
+    return _loaded[read]
 
 
 def require_call(function: Any, arguments: str, what: str, *, more: bool = False) -> None:
@@ -109,13 +113,19 @@ def source_file(value: str) -> str:
 
 
 def file_record(value: str, key: str = "") -> Record | None:
-    """Returns the path, hash and source of the user's file named by `value`, or None for a plain name."""
+    """Returns the path, hash and source of the user's file named by `value`, or None for a plain name. If the file imports other
+    files of the user, the hash covers them too, and their sources are recorded."""
     file = source_file(value)
     if not file:
         return None
-    path, content = _found(file, key)
-    digest = hashlib.sha256(content).hexdigest()
-    return {"path": str(path), "sha256": digest, "source": content.decode("utf-8", "replace")}
+    path, content, imported = _found(file, key)
+    digest = hashlib.sha256(content)
+    for other in imported.values():
+        digest.update(hashlib.sha256(other).digest())
+    record: Record = {"path": str(path), "sha256": digest.hexdigest(), "source": content.decode("utf-8", "replace")}
+    if imported:
+        record["imports"] = {str(one): other.decode("utf-8", "replace") for one, other in imported.items()}
+    return record
 
 
 def by_content(value: str, key: str) -> str:
@@ -133,8 +143,9 @@ def read_files_again() -> None:
     _places.clear()
 
 
-def _found(file: str, key: str) -> tuple[pathlib.Path, bytes]:
-    """Returns (the absolute path of a user's file, its content when it was first read)."""
+def _found(file: str, key: str) -> tuple[pathlib.Path, bytes, Mapping[pathlib.Path, bytes]]:
+    """Returns (the absolute path of a user's file, its content when it was first read, those of the user's files that it
+    imports)."""
     try:
         path = find_module(file, key, "give your own Python file as FILE.py:NAME, or a built-in name")
     except MissingFile:
@@ -143,13 +154,14 @@ def _found(file: str, key: str) -> tuple[pathlib.Path, bytes]:
         path = _places[file]  # the file was removed after it was read
     _places[file] = path
     if path not in _read:
-        _read[path] = path.read_bytes()
-    return path, _read[path]
+        content = path.read_bytes()
+        _read[path] = content, imported_files(path, content)
+    return path, *_read[path]
 
 
-_read: dict[pathlib.Path, bytes] = {}
-"""The contents of the user's files that this command has read, by path."""
+_read: dict[pathlib.Path, tuple[bytes, Mapping[pathlib.Path, bytes]]] = {}
+"""The contents of the user's files that this command has read and of the files that they import, by path."""
 _places: dict[str, pathlib.Path] = {}
 """FILE -> the absolute path of the file that it named last."""
-_loaded: dict[tuple[pathlib.Path, bytes], ModuleType] = {}
-"""The user's files that this process has executed, by path and content."""
+_loaded: dict[tuple[pathlib.Path, bytes, tuple[tuple[pathlib.Path, bytes], ...]], ModuleType] = {}
+"""The user's files that this process has executed, by path, content and contents of the files that they import."""

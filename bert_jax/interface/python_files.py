@@ -14,11 +14,12 @@ import pathlib
 import re
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import ModuleType
-from typing import Any, NoReturn
+from typing import Any
 
 from bert_jax.errors import UserError, missing_path, nearest
+from bert_jax.interface.imports import imported_files, importing, loader_of
 
 CHECKOUT = pathlib.Path(__file__).resolve().parents[2]
 
@@ -85,10 +86,13 @@ def _keys_looked_up(error: KeyError, file: pathlib.Path) -> list[str]:
     return [key for key in dict.fromkeys(keys) if isinstance(key, str)]
 
 
-def load_module(file: pathlib.Path, flag: str, content: bytes | None = None) -> ModuleType:
+def load_module(
+    file: pathlib.Path, flag: str, content: bytes | None = None, imported: Mapping[pathlib.Path, bytes] | None = None
+) -> ModuleType:
     """Loads a user's Python file as a module. `flag` is the flag or key that named the file. `content` is used instead of the
-    file's present content. Raises UserError if the file raises an exception."""
-    return _module(file, flag, "give your own Python file as FILE.py:NAME", content)
+    file's present content, and `imported` instead of the contents of the user's files that it imports. Raises UserError if the
+    file raises an exception."""
+    return _module(file, flag, "give your own Python file as FILE.py:NAME", content, imported)
 
 
 class MissingFile(UserError):
@@ -150,34 +154,26 @@ def find_module(given: str, flag: str, wanted: str) -> pathlib.Path:
     raise MissingFile(f"{flag}={missing_path(given)} is not a file", wanted, flag)
 
 
-def _module(file: pathlib.Path, flag: str, wanted: str, content: bytes | None = None) -> ModuleType:
+def _module(
+    file: pathlib.Path,
+    flag: str,
+    wanted: str,
+    content: bytes | None = None,
+    imported: Mapping[pathlib.Path, bytes] | None = None,
+) -> ModuleType:
     if file.suffix not in importlib.machinery.SOURCE_SUFFIXES:
         raise UserError(f"{flag}={file} is not a Python file; {wanted}")
     name = f"experiment_{file.stem}_{hashlib.sha256(str(file).encode()).hexdigest()[:8]}"  # unique per path
-    loader = _CompiledAnew(name, str(file))
-    loader.content = content
+    loader = loader_of(name, file, content)
     specification = importlib.util.spec_from_file_location(name, file, loader=loader)
     assert specification is not None, "there is a loader"
     module = importlib.util.module_from_spec(specification)
     sys.modules[name] = module  # dataclasses look up types here
     _loaded.setdefault(str(file), flag)
-    _run(file, flag, lambda: loader.exec_module(module))
+    imported = imported_files(file, file.read_bytes()) if imported is None else imported
+    with importing(file.parent, imported):
+        _run(file, flag, lambda: loader.exec_module(module))
     return module
-
-
-class _CompiledAnew(importlib.machinery.SourceFileLoader):
-    """A loader that neither reads nor writes `__pycache__`. Python reuses a cached file if the size and the modification time
-    (in seconds) of the source file match. A quick edit that keeps the size, such as another digit, could be missed. The cache
-    folder would also appear next to the user's file."""
-
-    content: bytes | None = None
-    """The content to load instead of the file's present content."""
-
-    def get_data(self, path: str) -> bytes:
-        return super().get_data(path) if self.content is None else self.content
-
-    def path_stats(self, path: str) -> NoReturn:
-        raise OSError("this loader does not cache bytecode")
 
 
 def find_file(given: str, flag: str = "--config") -> tuple[pathlib.Path, str | None]:

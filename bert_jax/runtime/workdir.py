@@ -227,8 +227,13 @@ def with_lists(tree: Any) -> Any:
 
 
 def _changed(begin: str, key: str, then: Record, now: Record) -> str:
+    what = f"the file that config.{key} names"
+    if then["source"] == now["source"]:
+        before, after = then.get("imports", {}), now.get("imports", {})
+        if edited := [path for path in {**before, **after} if before.get(path) != after.get(path)]:
+            what = f"{edited[0]}, which {what} imports,"
     return (
-        f"{begin}: the file that config.{key} names has changed (SHA-256 {then['sha256'][:12]}, now {now['sha256'][:12]}); "
+        f"{begin}: {what} has changed (SHA-256 {then['sha256'][:12]}, now {now['sha256'][:12]}); "
         f"{CONFIG} in the workdir contains its text"
     )
 

@@ -64,6 +64,45 @@ def test_the_recorded_content_is_executed_even_if_the_file_is_edited_before_it_i
     assert load_named("mine.py:half", KNOWN, KEY)(3) == 1.5
 
 
+@pytest.fixture
+def imports(file: pathlib.Path) -> list[pathlib.Path]:
+    """Returns the files that mine.py imports, directly and through a package."""
+    file.write_text(
+        "from slopes import SLOPE\nfrom pkg.inner import base\nimport bert_jax.errors, numpy, csv\n"
+        "def half(x): return SLOPE * x + base()\n"
+    )
+    for name, text in (
+        ("slopes.py", "SLOPE = 2\n"),
+        ("pkg/inner.py", "from .deep import Base\ndef base(): return Base.value\n"),
+        ("pkg/deep.py", "class Base: value = 1\n"),
+    ):
+        (file.parent / name).parent.mkdir(exist_ok=True)
+        (file.parent / name).write_text(text)
+    return [file.parent / name for name in ("slopes.py", "pkg/inner.py", "pkg/deep.py")]
+
+
+def test_a_file_imports_the_files_in_its_folder_and_its_record_has_them(file: pathlib.Path, imports: list[pathlib.Path]):
+    record = file_record("mine.py:half")
+    assert record is not None
+    assert record["imports"] == {str(path): path.read_text() for path in imports}
+    for path in imports:
+        path.write_text(path.read_text().replace("2", "3").replace("1", "5"))
+    assert load_named("mine.py:half", KNOWN, KEY)(10) == 21  # the contents of the record
+    read_files_again()
+    assert load_named("mine.py:half", KNOWN, KEY)(10) == 35
+    assert file_record("mine.py:half")["sha256"] != record["sha256"]
+    assert not [*file.parent.rglob("__pycache__")]
+    assert str(file.parent) not in sys.path
+
+
+def test_files_of_two_folders_import_their_own_module_of_one_name(file: pathlib.Path, imports: list[pathlib.Path]):
+    half = load_named("mine.py:half", KNOWN, KEY)
+    (file.parent / "other").mkdir()
+    (file.parent / "other" / "slopes.py").write_text("SLOPE = 7\n")
+    (file.parent / "other" / "mine.py").write_text("from slopes import SLOPE\ndef half(x): return SLOPE * x\n")
+    assert (load_named("other/mine.py:half", KNOWN, KEY)(10), half(10)) == (70, 21)
+
+
 def test_files_of_the_same_name_do_not_collide(file: pathlib.Path):
     (file.parent / "other").mkdir()
     (file.parent / "other" / "mine.py").write_text("class Third: other = True\n")

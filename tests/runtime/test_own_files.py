@@ -60,6 +60,19 @@ def test_a_changed_file_is_refused_with_the_flag_that_accepts_it(file: pathlib.P
     start(workdir, file)
 
 
+def test_a_changed_file_that_the_file_imports_is_refused_and_named(file: pathlib.Path):
+    (other := file.parent / "other.py").write_text("X = 1\n")
+    file.write_text(f"from other import X\n{file.read_text()}")
+    start(file.parent / "run2", file)
+    start(file.parent / "run2", file)
+    assert json.loads((file.parent / "run2" / "config.json").read_text())["files"]["optimizer.name"]["imports"] == {
+        str(other): "X = 1\n"
+    }
+    other.write_text("X = 2\n")
+    with pytest.raises(UserError, match=rf"{other}, which the file that config\.optimizer\.name names imports, has changed \("):
+        start(file.parent / "run2", file)
+
+
 def test_files_of_changeable_keys_may_change(file: pathlib.Path):
     (file.parent / "sink.py").write_text(text := "class Sink: changed = True\n")
     start(file.parent / "run", file)
