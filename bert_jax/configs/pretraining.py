@@ -270,7 +270,7 @@ class PretrainingExperiment:
             if phase.length > self.model.max_position:
                 raise UserError(
                     f"{key}.length={phase.length} is longer than the position table "
-                    f"(model.max_position={self.model.max_position}); shorten the rows, or raise model.max_position"
+                    f"(model.max_position={self.model.max_position}); shorten the rows, or {self._longer_rows(phase.length)}"
                 )
             if wrong := objective.refusal(phase.length):
                 raise UserError(f"{key}.length={phase.length} {wrong}")
@@ -302,6 +302,14 @@ class PretrainingExperiment:
                 self.example_config(i)
             except UserError as error:
                 raise UserError(f"{key}: {error}") from None
+
+    def _longer_rows(self, length: int) -> str:
+        """Returns the remedy if `model.max_position` is less than the `length` of rows."""
+        if (self.init_from or self.init_state) and self.model.has_position_table:
+            whose = "this model" if self.init_from else "the model of that run"
+            extended = f"extend {whose} with python -m bert_jax.convert --max-position={length}"
+            return f"{extended} and set config.init_from to the result"
+        return f"set --config.model.max_position={length}" if self.init_from else "raise model.max_position"
 
     def _validate_distillation(self) -> None:
         d, model = self.distillation, self.model

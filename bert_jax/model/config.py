@@ -275,6 +275,12 @@ class Architecture:
         return self.encoder_kind in ("transformer", "encoder_decoder")
 
     @property
+    def has_position_table(self) -> bool:
+        """Whether an array may have `max_position` rows. Otherwise `max_position` can be changed without new weights. A user's
+        own encoder or positions may have such an array."""
+        return self.has_attention and (self.positions == "learned" or is_in_file(self.positions) or is_in_file(self.encoder))
+
+    @property
     def spells_words(self) -> bool:
         """Whether word vectors are computed from the characters of the words, so that there is no table of word vectors."""
         return self.character_cnn or self.encoder == "flair"

@@ -162,16 +162,20 @@ def pretraining_start(experiment: PretrainingExperiment, vocabulary: VocabularyI
 
 def check_shape(wanted: ModelConfig, model: Model) -> None:
     """Raises UserError if the architecture of `wanted`, the run's `config.model`, differs from the architecture of `model`. The
-    message names every field that differs."""
+    message names every field that differs. `max_position` may differ if no array depends on it."""
     configs = (wanted.with_sliding_theta(), model.config.with_sliding_theta())
     asked, there = (dataclasses.asdict(config.architecture) for config in configs)
     differing = [name for name in asked if _by_content({name: asked[name]}) != _by_content({name: there[name]})]
+    if "max_position" in differing and not wanted.has_position_table:
+        differing.remove("max_position")
     if differing:
         values = {name: json.dumps(there[name]) if isinstance(there[name], tuple) else there[name] for name in differing}
         flags = " ".join(shlex.quote(f"--config.model.{name}={value}") for name, value in values.items())
         sizes = ("num_layers", "hidden_size", "intermediate_size")
         larger = {*differing} <= {*SIZES} and all(asked[name] >= there[name] for name in sizes)
         tiling = "; to initialise a larger model by tiling, give --config.init_tiled=True" if larger else ""
+        if "max_position" in differing:
+            tiling += f"; to resize its position table, use python -m bert_jax.convert --max-position={asked['max_position']}"
         raise UserError(f"{model.source} has a different architecture than config.model; to start from it, give {flags}{tiling}")
 
 
@@ -243,8 +247,9 @@ def _by_content(values: JsonObject) -> JsonObject:
 
 def _decisive(experiment: PretrainingExperiment) -> JsonObject:
     """Returns the settings that determine the arrays of a state and the meaning of these arrays."""
-    model = {f"model.{name}": value for name, value in dataclasses.asdict(experiment.model.architecture).items()}
-    return {name: value for name, value in model.items() if name.partition(".")[2] not in ROTARY_KEYS} | {
+    free = ROTARY_KEYS if experiment.model.has_position_table else (*ROTARY_KEYS, "max_position")
+    model = {name: value for name, value in dataclasses.asdict(experiment.model.architecture).items() if name not in free}
+    return {f"model.{name}": value for name, value in model.items()} | {
         "model.vocab_multiple": experiment.model.vocab_multiple,
         "objective": experiment.objective,
         "objective_options": experiment.objective_options,

@@ -313,6 +313,21 @@ def of_phases(*phases, **values):
     return PretrainingExperiment.from_dict({"phases": list(phases), **values})
 
 
+@pytest.mark.parametrize(
+    ("start", "positions", "remedy"),
+    [
+        ({}, "learned", "raise model.max_position"),
+        ({"init_from": "m"}, "rotary", "set --config.model.max_position=600"),
+        ({"init_from": "m"}, "learned", "extend this model with .*convert --max-position=600 and set config.init_from to"),
+        ({"init_state": "m@1"}, "rotary", "raise model.max_position"),
+        ({"init_state": "m@1"}, "learned", "extend the model of that run with .* --max-position=600 and set config.init_from to"),
+    ],
+)
+def test_rows_longer_than_the_positions_are_refused_with_a_remedy_that_the_start_of_the_run_accepts(start, positions, remedy):
+    with pytest.raises(UserError, match=rf"\.length=600 is longer .*max_position=512\); shorten the rows, or {remedy}"):
+        of_phases({"steps": 1, "length": 600}, model={"positions": positions}, **start).validate()
+
+
 @pytest.mark.parametrize("stated", [None, 10_000.0])
 def test_the_base_of_a_phase_changes_only_full_layers(stated):
     sliding = {"positions": "rotary", "layer_types": ("full", "sliding"), "num_layers": 2, "sliding_radius": 4}

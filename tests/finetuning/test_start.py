@@ -114,6 +114,18 @@ def test_settings_that_only_affect_training_may_differ(model, tmp_path):
     assert words.shape[0] == config.padded_vocab_size
 
 
+@pytest.mark.parametrize("positions", ["rotary", "none", "learned"])
+def test_rows_may_be_longer_than_those_of_the_model_if_its_positions_have_no_table(model, positions):
+    there = dataclasses.replace(model.config, positions=positions)
+    longer = dataclasses.replace(there, max_position=2 * there.max_position)
+    if positions != "learned":
+        check_shape(longer, dataclasses.replace(model, config=there))
+        return
+    flag = f"--config.model.max_position={there.max_position}; to resize its position table, use python -m bert_jax.convert"
+    with pytest.raises(UserError, match=f"give {flag} --max-position={longer.max_position}$"):
+        check_shape(longer, dataclasses.replace(model, config=there))
+
+
 @pytest.mark.parametrize("there", [None, 160_000.0])
 def test_the_base_of_sliding_layers_may_be_stated_or_that_of_full_layers(model, there):
     block = modern_block(model.config.num_layers)

@@ -29,6 +29,7 @@ from tests.training.test_checkpoints_on_meshes import abstract, save_all, state_
 
 FIRST = {"steps": 12, "length": 16, "batch_size": 4, "max_predictions": 3}
 SECOND = {"steps": 10, "length": 32, "batch_size": 8, "max_predictions": 5}
+LONG = {"steps": 10, "length": 64, "batch_size": 8, "max_predictions": 5}
 MODEL = PretrainingExperiment(model=TINY, phases=(PhaseConfig(steps=1, length=32),)).to_dict()["model"]
 VALUES: dict[str, Any] = {"model": MODEL, "phases": [FIRST, SECOND]}
 
@@ -84,6 +85,20 @@ def test_a_branch_continues_with_other_settings_of_its_future(
     step: int, changes: dict[str, Any], trunk: pathlib.Path, corpus: Corpus
 ):
     assert branch(f"{trunk}@{step}", corpus, **changes) == step
+
+
+@pytest.mark.parametrize("positions", ["rotary", "sinusoidal", "learned"])
+def test_a_branch_may_have_longer_rows_if_positions_have_no_table(
+    positions: str, trunk: pathlib.Path, corpus: Corpus, tmp_path: pathlib.Path
+):
+    (tmp_path / "checkpoints").symlink_to(trunk / "checkpoints")
+    model = MODEL | {"positions": positions}
+    write_config(tmp_path, str(trunk.with_name("corpus")), model=model)
+    changes: dict[str, Any] = {"model": model | {"max_position": 64}, "phases": [FIRST, LONG]}
+    if positions == "learned":
+        assert "config.model.max_position is 32 in that run, but 64 here" in refusal(f"{tmp_path}@12", corpus, **changes)
+    else:
+        assert branch(f"{tmp_path}@12", corpus, **changes) == 12
 
 
 @pytest.mark.parametrize(
