@@ -53,7 +53,7 @@ def study(checked: Checked, flags: Flags, run: Run) -> int:
         steps = _steps(checked, flags, run, runner)
         everything = StudyExperiment.from_dict({**flags.config, "only_arms": (), "only_tasks": ()})
         of_arms = checked.pretraining, checked.tasks, flags.workdir, checked.teachers
-        whole = Planned(checked.study, steps, *of_arms, everything, checked.inputs, checked.examples)
+        whole = Planned(checked.study, steps, *of_arms, everything, checked.inputs, checked.examples, flags.changed_files)
 
         # ------------------------------------------------------------------------------------------------------- the parts
         mine = [part for parts in run.shard.select(part_groups(checked.study)) for part in parts]

@@ -20,8 +20,9 @@ from bert_jax.errors import UserError
 from bert_jax.files import JsonObject, read_json, read_record, remove_tree, write_json, write_text
 from bert_jax.finetuning.best_weights import BEST
 from bert_jax.finetuning.sweep import RUNS
+from bert_jax.interface.named import file_record
 from bert_jax.model.config import ModelConfig
-from bert_jax.runtime.workdir import METRICS, MODEL, RESULTS, read_metrics
+from bert_jax.runtime.workdir import METRICS, MODEL, RESULTS, flatten, own_files, read_metrics
 from bert_jax.storage.paths import AnyPath
 from bert_jax.studies.arms import families, finetuning_values, merged, pretraining_values, with_new_parts
 from bert_jax.studies.budget import exported_steps, run_values
@@ -105,6 +106,8 @@ class Planned:
     """Name of an arm that pretrains -> the hashes of its corpora and of the models that it reads, by name."""
     examples: Mapping[str, str] = dataclasses.field(default_factory=dict)
     """Name of a task -> the hash of its examples."""
+    changed_files: bool = False
+    """Whether parts may differ in the content of a user's file."""
 
     def values(self, part: Part) -> JsonObject:
         """Returns the values of the part's experiment. For an earlier state, returns the workdir and the step of the state."""
@@ -150,10 +153,16 @@ class Planned:
                 f"study, or remove {part.directory(self.root)} to run these parts again"
             )
         stored = record.get("inputs", {})
-        if changed := [name for name, found in self._inputs(part).items() if stored.get(name, found) != found]:
+        if changed := differing(stored, self._inputs(part)):
             raise UserError(
                 f"{part.record(self.root)} was made with another {_INPUTS[changed[0]]}; restore the old one, name another "
                 f"--workdir for this study, or remove {part.directory(self.root)} to run these parts again"
+            )
+        if (changed := differing(stored, self._files(part))) and not self.changed_files:
+            raise UserError(
+                f"{part.record(self.root)} was made with another content of the file that {changed[0]} names; restore the file, "
+                f"name another --workdir for this study, remove {part.directory(self.root)} to run these parts again, or mix "
+                "both contents in one table: --changed-files"
             )
         return True
 
@@ -162,6 +171,11 @@ class Planned:
         if part.name == PRETRAINING:
             return self.inputs.get(part.arm, {})
         return {"examples": self.examples[part.name]} if part.name in self.examples else {}
+
+    def _files(self, part: Part) -> Mapping[str, str]:
+        """Returns the keys of the part that name a user's file, without log sinks -> the hash of the file."""
+        named = ((f"config.{key}", value) for key, value in flatten(self.values(part)) if not key.startswith("log."))
+        return {key: record["sha256"] for key, value in named if (record := file_record(str(value), key))}
 
     def _require_state(self, state: Part) -> None:
         """Raises UserError if the run with an earlier state is finished and has not kept the state."""
@@ -178,10 +192,18 @@ class Planned:
         return read_record(part.record(self.root))
 
     def finish(self, part: Part) -> None:
-        """Writes the record of a part that has ended successfully."""
-        values = self.values(part)
+        """Writes the record of a part that has ended successfully. Raises UserError if the part used another content of a
+        user's file than this study, since the file was edited in between."""
+        values, files = self.values(part), self._files(part)
+        used = {f"config.{key}": file["sha256"] for key, file in (own_files(part.workdir(self.root)) if files else {}).items()}
+        if (changed := differing(used, files)) and not self.changed_files:
+            raise UserError(
+                f"the file that {changed[0]} names was edited while the study ran, and {part} was trained with the new content; "
+                f"restore the file and remove {part.workdir(self.root)}, or start the study in another --workdir"
+            )
         numbers = {"step": values["step"]} if part.name == STATE else read_numbers(part.workdir(self.root))
-        read = {"inputs": inputs} if (inputs := self._inputs(part)) else {}
+        inputs = {**self._inputs(part), **files, **{key: used[key] for key in changed}}
+        read = {"inputs": inputs} if inputs else {}
         write_json(part.record(self.root), {"part": digest(values), **read, **numbers})
 
     def clean_up(self, part: Part) -> None:
@@ -210,6 +232,11 @@ def write_experiment(path: pathlib.Path, values: JsonObject, title: str) -> None
     text = f'"""{title}."""\n\n\ndef get_config():\n    return {pprint.pformat(values, width=120, sort_dicts=False)}\n'
     if not (path.is_file() and path.read_text(encoding="utf-8") == text):
         write_text(path, text)
+
+
+def differing(stored: Mapping[str, str], found: Mapping[str, str]) -> list[str]:
+    """Returns the names in `found` with another value in `stored`."""
+    return [name for name, value in found.items() if stored.get(name, value) != value]
 
 
 def digest(values: JsonObject) -> str:

@@ -13,6 +13,7 @@ from bert_jax.configs.pretraining import PretrainingExperiment
 from bert_jax.configs.study import StudyExperiment
 from bert_jax.errors import UserError
 from bert_jax.interface import python_files
+from bert_jax.interface.named import read_files_again
 from bert_jax.studies.arms import finetuning_values, pretraining_values
 from bert_jax.studies.budget import run_values
 from bert_jax.studies.parts import PRETRAINING, STATE, Part, Planned, digest, family_parts, read_numbers, write_experiment
@@ -149,6 +150,39 @@ def test_a_part_that_read_other_data_is_refused(
     assert bare.is_done(part)
     with pytest.raises(UserError, match=rf"{name}\.json was made with another {says} "):
         other.is_done(part)
+
+
+@pytest.mark.parametrize("name", [PRETRAINING, "stsb"])
+def test_parts_with_different_contents_of_a_user_file_are_refused(
+    tmp_path: pathlib.Path, experiment: PretrainingExperiment, name: str
+):
+    """A log sink may change, since it does not affect the scores."""
+    file, sink = tmp_path / "mine.py", tmp_path / "sink.py"
+    changes = {"optimizer": {"name": f"{file}:mine"}, "log": {"sinks": [f"{sink}:Sink"]}}
+
+    def write_files(text: str) -> None:
+        file.write_text(text)
+        sink.write_text(text)
+        read_files_again()
+
+    write_files("mine = 1")
+    whole, part, workdir = planned(tmp_path, experiment, pretrain=changes, finetune=changes), Part("a", 4, name), tmp_path / "a"
+    write(part.workdir(tmp_path) / "results.json", RESULTS)
+    whole.finish(part)
+    assert whole.record(part)["inputs"].keys() == {"config.optimizer.name"}  # type: ignore[index]
+    write_files("mine = 2")
+    wrong = rf"{name}\.json was made with another content of the file that config\.optimizer\.name names; .* --changed-files$"
+    with pytest.raises(UserError, match=wrong):
+        whole.is_done(part)
+    mixed = dataclasses.replace(whole, changed_files=True)
+    assert mixed.is_done(part)
+
+    of_run = {"written_by": "bert_jax 1 pretrain", "files": {"optimizer.name": {"sha256": "3"}, "log.sinks.0": {"sha256": "3"}}}
+    write(part.workdir(tmp_path) / "config.json", of_run)
+    with pytest.raises(UserError, match=rf"^the file that .* was edited while the study ran, and {part} .* remove {workdir}"):
+        whole.finish(part)
+    mixed.finish(part)
+    assert mixed.record(part)["inputs"] == {"config.optimizer.name": "3"}  # type: ignore[index]
 
 
 RESULTS = {
