@@ -187,9 +187,10 @@ def eval_batches(
     shard: tuple[int, int] = (0, 1),
     *,
     row_multiple: int = 1,
+    plan: EpochPlan | None = None,
 ) -> Iterator[Batch]:
     """Yields batches of the first `max_rows` rows in the random order of epoch 0, or of all rows if `max_rows` is None. The
-    rows do not depend on the batch size or the number of hosts.
+    rows do not depend on the batch size or the number of hosts. `plan` is the plan of epoch 0, if the caller already has it.
 
     If there are fewer rows than `batch_size`, the batch size is reduced. It is then the number of rows, rounded up to a
     multiple of `row_multiple` and of the number of hosts. The last batch is padded with empty rows (no tokens, targets or NSP
@@ -200,7 +201,7 @@ def eval_batches(
         raise UserError(
             f"max_rows={max_rows} leaves nothing to evaluate on; set it to 1 or more, or to None to evaluate on every row"
         )
-    plan = plan_epoch(corpus, config, seed=seed, epoch=0)
+    plan = plan or plan_epoch(corpus, config, seed=seed, epoch=0)
     tables = corpus_masking_tables(corpus)
     rows = plan.num_rows if max_rows is None else min(max_rows, plan.num_rows)
     multiple = math.lcm(row_multiple, shard[1])

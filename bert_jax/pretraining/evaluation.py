@@ -11,9 +11,8 @@ from jaxtyping import PyTree
 from bert_jax.configs.memory_advice import evaluation_advice, least_bytes
 from bert_jax.configs.pretraining import PretrainingExperiment
 from bert_jax.data.batches import BatchSource, corpus_masking_tables, eval_batches, process_shard, to_device
-from bert_jax.data.config import ExampleConfig
 from bert_jax.data.corpus.store import Corpus
-from bert_jax.data.plan import plan_epoch
+from bert_jax.data.plan import EpochPlan, plan_epoch
 from bert_jax.data.rows import words_begun
 from bert_jax.errors import UserError
 from bert_jax.interface.named import is_in_file
@@ -44,6 +43,7 @@ class Evaluation:
         mesh, self._program = program.mesh, program
         settings = experiment.evaluation
         examples = experiment.eval_config(phase)
+        plan = plan_epoch(splits.eval, examples, seed=EVAL_SEED, epoch=0)  # once, since it takes seconds for a large split
         self._batches = functools.partial(
             eval_batches,
             splits.eval,
@@ -52,6 +52,7 @@ class Evaluation:
             settings.rows,
             EVAL_SEED,
             row_multiple=row_multiple(mesh),
+            plan=plan,
         )
         objective = self._objective = experiment.trained_objective
         rows = [(batch.get("nsp_labels"), objective.predicted(batch)) for batch in self._batches()]
@@ -60,7 +61,7 @@ class Evaluation:
         if not (predicted >= 0).any():
             raise UserError(_nothing_to_predict(examples.length))
         whole_words = examples.masking != "tokens" and not is_in_file(examples.masking)
-        words = self._count_words(splits.eval, examples) if whole_words else None
+        words = self._count_words(splits.eval, plan) if whole_words else None
         further = objective.eval_scores(EvalRows(predicted, labels, source.texts(0), source.plan(0), words))
         self._formulas = {name: formula for name, formula in further.items() if callable(formula)}
         self._baseline = {name: value for name, value in further.items() if not callable(value)}
@@ -71,9 +72,9 @@ class Evaluation:
         needs = least_bytes(experiment.model, self._batch_size, examples.length, examples.max_predictions, mesh)
         require_memory(needs, mesh, self._memory_advice)
 
-    def _count_words(self, corpus: Corpus, examples: ExampleConfig) -> int:
+    def _count_words(self, corpus: Corpus, plan: EpochPlan) -> int:
         """Returns the number of words to which the predicted pieces belong."""
-        plan, tables = plan_epoch(corpus, examples, seed=EVAL_SEED, epoch=0), corpus_masking_tables(corpus)
+        tables = corpus_masking_tables(corpus)
         first = words = 0
         for batch in self._batches():
             end = first + len(batch["masked_targets"])
