@@ -24,7 +24,7 @@ from bert_jax.interop.huggingface import FILES, NewParts, export_model, import_m
 from bert_jax.interop.locate import find_model_directory
 from bert_jax.interop.tensorflow import export_tf1, import_tf1
 from bert_jax.model.heads import make_head
-from tests.interop.tiny import as_model, make_labelled_model, make_model, make_vocabulary
+from tests.interop.tiny import as_model, make_labelled_model, make_model, make_vocabulary, write_xlm_r
 
 
 @pytest.fixture
@@ -229,6 +229,21 @@ def test_pad_token_id_comes_from_the_vocabulary(exported, stated, says):
     edit_config(exported, pad_token_id=stated)
     with pytest.raises(UserError, match=says) if says else contextlib.nullcontext():
         import_model(exported)
+
+
+def test_a_bert_with_the_vocabulary_of_xlm_r_may_keep_the_default_of_pad_token_id(tmp_path):
+    """As multilingual-e5-small, whose config.json has 0, while the padding of XLM-R has the id 1."""
+    write_xlm_r(tmp_path)
+    params, config = make_model(tmp_path, num_layers=1)
+    export_model(tmp_path / "m", as_model(params, config, tmp_path))
+    edit_config(tmp_path / "m", pad_token_id=0)
+    with pytest.raises(UserError, match=r"config\.json has pad_token_id=0, but the vocabulary's padding has the id 1"):
+        import_model(tmp_path / "m")
+    edit_config(tmp_path / "m", bert_jax=None)
+    assert import_model(tmp_path / "m").tokenizer.pad_id == 1
+    edit_config(tmp_path / "m", pad_token_id=2)
+    with pytest.raises(UserError, match=r"config\.json has pad_token_id=2, but"):
+        import_model(tmp_path / "m")
 
 
 def test_training_on_pairs_is_recorded_with_its_head_only(vocabulary, tmp_path):

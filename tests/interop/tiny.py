@@ -8,6 +8,7 @@ from collections.abc import Collection
 from typing import Any
 
 import numpy as np
+import tokenizers
 from flax.traverse_util import unflatten_dict
 
 from bert_jax.data.tokenizers.tokenizer import load_tokenizer
@@ -33,6 +34,19 @@ def make_vocabulary(directory: pathlib.Path, *, cased: bool) -> pathlib.Path:
     load_tokenizer(source, lowercase=not cased).save(directory)
     source.unlink()
     return directory
+
+
+def write_xlm_r(directory: pathlib.Path) -> None:
+    """Writes a tokenizer.json with the special tokens of XLM-R, and the class of the tokenizer."""
+    names = ("<s>", "<pad>", "</s>", "<unk>", "▁a", "▁b", "<mask>")
+    library = tokenizers.Tokenizer(tokenizers.models.Unigram([(piece, -1.0) for piece in names], 3))
+    library.add_special_tokens([*names[:4], names[-1]])
+    library.pre_tokenizer = tokenizers.pre_tokenizers.Metaspace()
+    library.post_processor = tokenizers.processors.TemplateProcessing(
+        single="<s> $A </s>", pair="<s> $A </s> </s> $B </s>", special_tokens=[("<s>", 0), ("</s>", 2)]
+    )
+    library.save(str(directory / "tokenizer.json"))
+    (directory / "tokenizer_config.json").write_text('{"tokenizer_class": "XLMRobertaTokenizer"}')
 
 
 def make_model(vocabulary: pathlib.Path, **fields: Any) -> tuple[dict[str, Any], ModelConfig]:

@@ -51,8 +51,8 @@ _CLASSES_READ = (
     f"{', '.join(f'{name}Tokenizer' for name in (*WORDPIECE_CLASSES, *SENTENCEPIECE_CLASSES))}"
 )
 _SHIFTED = (
-    "its ids are the ids of the SentencePiece model shifted by one (fairseq's order <s>, <pad>, </s>, <unk>), and </s></s> "
-    "separates the texts of a pair; use the model with transformers, or choose a BERT with WordPiece"
+    "its ids are the ids of the SentencePiece model shifted by one (fairseq's order <s>, <pad>, </s>, <unk>); copy the model's "
+    f"{JSON_FILE}, which has the shifted ids, into the same directory, and give this directory"
 )
 MOST_PIECES = 10_000_000
 _NO_LIMIT = 10**9  # a larger maximum length means no limit; transformers writes 10**30
@@ -145,7 +145,7 @@ def _read_files(path: pathlib.Path) -> TokenizerDescription:
     if library is not None and only_json and (why := _other_than_berts(path / JSON_FILE, library)):
         if _stem(name) in WORDPIECE_CLASSES:
             _check_class_uses(path / JSON_FILE, library, why, name, config)
-        if _stem(name) in _FAIRSEQ or name is None:
+        if name is None:
             _check_class(path, config, found[0])
         fields = _object(path / "config.json") if (path / "config.json").is_file() else {}
         return _described_library(path / JSON_FILE, library, config, names, fields)
@@ -286,7 +286,6 @@ def check_sentencepiece_json(path: pathlib.Path, pieces: Sequence[str]) -> None:
     if not file.is_file():
         return
     content = _object(file)
-    _check_not_shifted(file, content)
     vocabulary = content.get("model", {}).get("vocab")
     if not isinstance(vocabulary, list):
         raise UserError(
@@ -444,23 +443,11 @@ def _inner_token(path: pathlib.Path, content: JsonObject) -> str | None:
     return None
 
 
-def _check_not_shifted(path: pathlib.Path, content: JsonObject) -> None:
-    """Raises UserError if a tokenizer.json has the ids of XLM-R or CamemBERT."""
-    pieces = (content.get("model") or {}).get("vocab")
-    if isinstance(pieces, list) and [piece[0].removesuffix("NOTUSED") for piece in pieces[:4]] == [
-        "<s>",
-        "<pad>",
-        "</s>",
-        "<unk>",
-    ]:
-        raise UserError(f"{path} has the vocabulary of XLM-R, which is not supported, because {_SHIFTED}")
-
-
 def check_not_fairseqs(path: pathlib.Path, pieces: Sequence[str]) -> None:
     """Raises UserError if the SentencePiece model `path` is from XLM-R or CamemBERT. These models lack BERT's special
     pieces."""
     if path.name == MODEL_FILES[2] and "[CLS]" not in pieces and list(pieces[:3]) == ["<unk>", "<s>", "</s>"]:
-        raise UserError(f"{path} has the vocabulary of XLM-R, which is not supported, because {_SHIFTED}")
+        raise UserError(f"{path} has the vocabulary of XLM-R, which is not supported alone, because {_SHIFTED}")
 
 
 def _check_config(path: pathlib.Path, config: JsonObject) -> None:
@@ -611,7 +598,6 @@ def _check_same_pieces(path: pathlib.Path, pieces: Sequence[str], ids: Mapping[s
 def _other_than_berts(path: pathlib.Path, content: JsonObject) -> str | None:
     """Returns a clause that names the first component of a tokenizer.json that `WordPiece` does not support, or None if it
     supports all components."""
-    _check_not_shifted(path, content)
     kind, model = model_type(content), content.get("model") or {}
     if kind != "WordPiece":
         return f"it holds a {kind} model"

@@ -17,6 +17,7 @@ import tokenizers
 from bert_jax.data.tokenizers.tokenizer import Tokenizer, VocabularyInfo, load_tokenizer
 from bert_jax.data.tokenizers.wordpiece import WordPiece
 from bert_jax.errors import UserError
+from tests.interop.tiny import write_xlm_r
 
 GOLDEN = pathlib.Path(__file__).resolve().parents[2] / "golden" / "tokenizer_golden.json"
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -395,28 +396,34 @@ def test_the_class_in_tokenizer_config_takes_precedence_over_that_of_the_model(t
         load_tokenizer(tmp_path)
 
 
-def test_the_shifted_vocabulary_of_xlm_r_is_refused_in_every_form(tmp_path):
+def test_the_sentencepiece_model_of_xlm_r_is_refused_without_its_tokenizer_json(tmp_path):
+    """BERTs with this vocabulary are multilingual-e5-small and paraphrase-multilingual-MiniLM-L12-v2."""
     content = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(["A b a b", "b a B"] * 20), model_writer=content, vocab_size=12, hard_vocab_limit=False,
         unk_id=0, bos_id=1, eos_id=2, pad_id=-1, minloglevel=2,
     )  # fmt: skip
     (tmp_path / "sentencepiece.bpe.model").write_bytes(content.getvalue())
-    pieces = [[piece, -1.0] for piece in ("<s>", "<pad>", "</s>", "<unk>", "a", "<mask>")]
-    unigram = {"model": {"type": "Unigram", "unk_id": 3, "vocab": pieces}}
-    says = "shifted by one .fairseq's order .* </s></s> separates the texts of a pair; use the model with tran"
+    says = r"shifted by one .fairseq's order .*; copy the model's tokenizer\.json, which has the shifted ids, into the same"
 
     def refused(path: pathlib.Path) -> None:
         with pytest.raises(UserError, match=says):
             load_tokenizer(path, lowercase=False)
 
     refused(tmp_path)
-    refused(tmp_path / "sentencepiece.bpe.model")
-    refused(write(tmp_path, tokenizer=unigram))
-    (tmp_path / "sentencepiece.bpe.model").unlink()
-    refused(tmp_path)
-    refused(tmp_path / "tokenizer.json")
     refused(write(tmp_path, tokenizer_config={"tokenizer_class": "CamembertTokenizer"}))
+    write_xlm_r(tmp_path)
+    refused(tmp_path / "sentencepiece.bpe.model")
+    for path in (tmp_path, tmp_path / "tokenizer.json"):
+        found = load_tokenizer(path)
+        assert found.encode("a b a") == [4, 5, 4]
+        assert (found.cls_id, found.pad_id, found.sep_id, found.mask_id) == (0, 1, 2, 6)
+        assert found.notes == (
+            "tokenizer.json puts special tokens around texts as in '<s> ▁a </s> </s> ▁a </s>', but bert_jax as in "
+            "'<s> ▁a </s> ▁a </s>'",
+        )
+    found.save(tmp_path / "saved")
+    assert load_tokenizer(tmp_path / "saved").vocabulary == found.vocabulary
 
 
 def test_blank_last_lines_are_pieces_only_if_the_model_or_the_saved_tokenizer_has_them(tmp_path):
