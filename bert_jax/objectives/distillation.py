@@ -87,8 +87,13 @@ class Distillation(Objective):
     def named_scores(self) -> dict[str, Score | Formula]:
         """Returns the scores of `plain`, the mean distillation terms, and the loss without these terms."""
         plain = self.plain.named_scores()
-        loss = plain.pop("loss")
-        return plain | {name: Score(name, count, shown=False) for name, count in TERMS.items()} | {"loss": loss}
+        loss = {"loss": plain.pop("loss")} if "loss" in plain else {}
+        return plain | {name: Score(name, count, shown=False) for name, count in TERMS.items()} | loss
+
+    def summarise(self, sums: Mapping[str, float]) -> dict[str, float]:
+        """Adds the loss of `plain` if it is not one of its scores."""
+        plain = self.plain.summarise(sums)
+        return super().summarise(sums) | {name: value for name, value in plain.items() if name == "loss"}
 
     def parameters(self, model: Model, key: Key[Array, ""]) -> Boxed:
         """Returns the projection and the parameters of `plain`. The parameters of `plain` have the same values as without a

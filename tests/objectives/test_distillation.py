@@ -26,6 +26,7 @@ from bert_jax.objectives.distillation import (
     projection_parameters,
     soft_loss_sum,
 )
+from bert_jax.objectives.mlm_nsp import MlmNsp
 from bert_jax.objectives.model import Model
 from bert_jax.objectives.objective import TEACHER_PARTS, Teacher
 from tests.random_rows import TINY, drawn_parameters, objective_for, program_for, random_batch
@@ -151,6 +152,22 @@ def test_the_terms_are_means_over_targets_and_tokens():
         n, tokens = max(n, 1), max(2 * n, 1)
         wanted = (0.6 * 10 + 3 + 0.4 * 5) / n + (0.3 * 7 + 0.2 * 11) / tokens
         assert float(found) == pytest.approx(wanted)
+
+
+@dataclasses.dataclass(frozen=True)
+class Doubled(MlmNsp):
+    """An objective of one's own that adds the MLM loss once more."""
+
+    def loss(self, sums, counts):
+        return super().loss(sums, counts) + sums["mlm_loss"] / counts["mlm_targets"]
+
+
+def test_an_inherited_objective_with_its_own_loss_has_the_loss_without_the_terms_as_score():
+    sums = {"mlm_loss": 10.0, "nsp_loss": 3.0, "soft_loss": 5.0, "hidden_difference": 7.0, "attention_divergence": 11.0}
+    sums = {name: np.float32(x) for name, x in {**sums, "mlm_targets": 4.0, "nsp_examples": 4.0, "tokens": 8.0}.items()}
+    for plain, loss in ((objective_for(STUDENT), 3.25), (Doubled(), 5.75)):
+        found = Distillation(plain, ALL, Teacher(WIDE, {})).for_model(Model(STUDENT, True)).summarise(sums)
+        assert (found["loss"], found["soft_loss"], [*found][-1]) == (loss, 1.25, "loss")
 
 
 def test_soft_targets_count_only_slots_with_a_target():
