@@ -7,16 +7,18 @@ from collections.abc import Mapping, Sequence
 
 import jax
 import numpy as np
+from flax.traverse_util import flatten_dict
 from jax.sharding import Mesh
 
 from bert_jax.configs.pretraining import PretrainingExperiment
 from bert_jax.errors import UserError, nearest
 from bert_jax.interface.named import is_in_file
 from bert_jax.interop.huggingface_config import ARCHITECTURES
+from bert_jax.interop.names import REQUIRED_PARTS, our_shapes
 from bert_jax.model.config import ModelConfig
 from bert_jax.model.heads.pretraining import word_head
 from bert_jax.model.pretraining import abstract_parameters
-from bert_jax.objectives.model import unboxed
+from bert_jax.objectives.model import Boxed, unboxed
 from bert_jax.objectives.objective import Teacher
 from bert_jax.sharding.kernels import resolve
 from bert_jax.sharding.rules import check_batch_size, parameter_shardings, with_shardings
@@ -90,8 +92,9 @@ def check_objective(experiment: PretrainingExperiment) -> None:
         return
     key, objective = f"config.objective={experiment.objective}", experiment.trained_objective
     objective.check(key)
-    exported, parts = objective.exported, objective.model_parameters().keys()
+    exported, parts = objective.exported, objective.model_parameters()
     if exported is None:
+        _check_shapes(key, {part: parts[part] for part in REQUIRED_PARTS}, experiment.model)
         return
     if exported not in EXPORTED:
         raise UserError(
@@ -104,6 +107,21 @@ def check_objective(experiment: PretrainingExperiment) -> None:
             f"{key}: exported={exported!r} needs the parameters {lacking[0]}, which the objective does not have; add them, or "
             "set exported=None for only the encoder"
         )
+    _check_shapes(key, {part: parts[part] for part in {*REQUIRED_PARTS, *needed}}, experiment.model)
+
+
+def _check_shapes(key: str, parts: Boxed, model: ModelConfig) -> None:
+    """Raises UserError unless the exported `parts` have the arrays of the model."""
+    found = {path: x.shape for path, x in flatten_dict(unboxed(parts), sep="/").items()}
+    wanted = {path: shape for path, shape in our_shapes(model).items() if path.partition("/")[0] in parts}
+    for path in sorted(found.keys() | wanted.keys()):
+        if (there := found.get(path)) != (here := wanted.get(path)):
+            part = path.partition("/")[0]
+            what = "lacks" if there is None else "adds" if here is None else "changes the shape of"
+            raise UserError(
+                f"{key}: the method parameters {what} {path}, so {part} cannot be exported; keep the {part} of the model, and "
+                "give the objective's own arrays a part of another name"
+            )
 
 
 def _on_mesh(experiment: PretrainingExperiment, teacher: Teacher, mesh: Mesh) -> Teacher:

@@ -96,22 +96,30 @@ def test_the_rows_of_every_phase_and_of_the_evaluation_must_divide_among_the_dev
         check_batch_sizes(experiment, mesh_of(experiment, devices))
 
 
+def experiment_with(exported, parts, checked) -> Any:
+    """Returns an experiment with a user's objective that has these parts."""
+    objective = types.SimpleNamespace(check=checked.append, exported=exported, model_parameters=lambda: parts)
+    return types.SimpleNamespace(objective="mine.py:Mine", trained_objective=objective, model=EXPERIMENT.model)
+
+
+@pytest.fixture
+def model() -> Any:
+    return EXPERIMENT.trained_objective.abstract_parameters()
+
+
 @pytest.mark.parametrize(
     ("exported", "parts", "says"),
     [
-        (None, {"encoder"}, ""),
-        ("BertForMaskedLM", {"encoder", "mlm_head"}, ""),
-        ("BertForMaskedLM", {"encoder"}, "exported='BertForMaskedLM' needs the parameters mlm_head, which the objective"),
+        (None, set(), ""),
+        ("BertForMaskedLM", {"mlm_head"}, ""),
+        ("BertForMaskedLM", set(), "exported='BertForMaskedLM' needs the parameters mlm_head, which the objective"),
         ("BertForPreTraining", {"mlm_head", "nsp_head"}, "exported='BertForPreTraining' needs the parameters pooler, which"),
         ("BertForMaskedLn", {"mlm_head"}, "exported='BertForMaskedLn' is not a class that this project writes: did you mean"),
     ],
 )
-def test_a_user_objective_must_have_the_parts_of_its_exported_class(exported, parts, says):
+def test_a_user_objective_must_have_the_parts_of_its_exported_class(model, exported, parts, says):
     checked: list[str] = []
-    objective = types.SimpleNamespace(
-        check=checked.append, exported=exported, model_parameters=lambda: dict.fromkeys(parts, 0)
-    )
-    experiment: Any = types.SimpleNamespace(objective="mine.py:Mine", trained_objective=objective, model=TINY)
+    experiment = experiment_with(exported, {part: model[part] for part in ("embeddings", "encoder", *parts)}, checked)
     if says:
         with pytest.raises(UserError, match=f"^config.objective=mine.py:Mine: {says}"):
             check_objective(experiment)
@@ -121,3 +129,24 @@ def test_a_user_objective_must_have_the_parts_of_its_exported_class(exported, pa
     experiment.objective = "bert"
     check_objective(experiment)
     assert len(checked) == 1, "the project's own objectives are tested"
+
+
+@pytest.mark.parametrize(
+    ("exported", "part", "bias", "says"),
+    [
+        ("BertForMaskedLM", "mlm_head", {"bias": 0, "own": 0}, "adds mlm_head/layer_norm/own, so mlm_head cannot be"),
+        ("BertForMaskedLM", "mlm_head", {}, "lacks mlm_head/layer_norm/bias"),
+        (None, "embeddings", {"bias": "word_embeddings"}, "changes the shape of embeddings/layer_norm/bias"),
+        (None, "mlm_head", {}, ""),
+    ],
+)
+def test_the_exported_parts_of_a_user_objective_must_have_the_arrays_of_the_model(model, exported, part, bias, says):
+    scale = model[part]["layer_norm"]["scale"]
+    wide = model["embeddings"]["word_embeddings"]["embedding"]
+    norm = {"scale": scale, **{name: wide if value else scale for name, value in bias.items()}}
+    experiment = experiment_with(exported, {**model, part: {**model[part], "layer_norm": norm}}, [])
+    if not says:
+        return check_objective(experiment)
+    with pytest.raises(UserError, match=f"^config.objective=mine.py:Mine: the method parameters {says}"):
+        check_objective(experiment)
+    return None
