@@ -23,6 +23,8 @@ must be removed, unless `label_names` lists the label.
 If no text of a multi-label test set has a label, the labels are unknown. In a test set, a list or a row of columns in which all
 labels are -1 or null is unknown as well.
 
+One text of a pair may be empty, as in QQP. The number of such pairs is reported.
+
 A question whose `answers` are empty has no answer, unless its `is_impossible` is false. If no question of a test set has an
 answer, and there is no column `is_impossible`, the answers are unknown.
 
@@ -73,7 +75,7 @@ from bert_jax.tasks.readers.own_rows import (
     suffix,
 )
 from bert_jax.tasks.readers.squad import AnswerPlaces, listed_answers, read_squad
-from bert_jax.tasks.readers.tables import CORRECT_ROW, INVISIBLE, Say, note, parse_number
+from bert_jax.tasks.readers.tables import CORRECT_ROW, INVISIBLE, Say, is_invisible, note, parse_number
 
 Example: TypeAlias = TextExample | WordsExample | QuestionExample | ChoiceExample
 
@@ -373,6 +375,11 @@ def read_own_data(
         places.report(path, say)
     if not found:
         raise UserError(f"{given} has no rows; give a file with one example per row")
+    if kind == "sequence" and config.text_b:
+        blank = [at for at, e in found if isinstance(e, TextExample) and (is_invisible(e.text) or is_invisible(e.text_b or ""))]
+        if blank:
+            first = f"{blank[0].unit} {blank[0].line}"
+            say(f"{given}: kept {counted(len(blank), 'example')} with an empty text; the first is {first}")
     if kind == "token" and len(found) > 1 and all(isinstance(e, WordsExample) and len(e.words) == 1 for _, e in found):
         say(f"WARNING: {given}: each of the {len(found):,} sentences has only one word, so no word has a context")
     if split == "test" and "-1" not in known:
@@ -649,8 +656,10 @@ def _id(config: OwnDataConfig, row: Row, n: int) -> str:
 
 
 def _text(config: OwnDataConfig, row: Row, n: int, optional: bool, places: AnswerPlaces) -> TextExample:
-    text = row.text(config.text)
-    text_b = row.text(config.text_b) if config.text_b else None
+    values = [row.values.get(name) for name in (config.text, config.text_b) if name]
+    of_pair = len(values) > 1 and not all(isinstance(value, str) and is_invisible(value) for value in values)
+    text = row.text(config.text, may_be_empty=of_pair)
+    text_b = row.text(config.text_b, may_be_empty=of_pair) if config.text_b else None
     return TextExample(_id(config, row, n), text, text_b, _LABELS[config.problem](config, row, optional))
 
 

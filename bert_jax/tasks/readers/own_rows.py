@@ -335,10 +335,10 @@ class Row:
             raise self.location.error(f"{name} is {'NaN' if is_nan else null}; {_FILL_IN}")
         return None if is_nan or (optional and value == "") else value
 
-    def text(self, name: str) -> str:
-        """Returns the value as a text that is not blank."""
+    def text(self, name: str, *, may_be_empty: bool = False) -> str:
+        """Returns the value as a text, which is not blank unless it `may_be_empty`."""
         value = self.value(name)
-        if not isinstance(value, str) or is_invisible(value):
+        if not isinstance(value, str) or (is_invisible(value) and not may_be_empty):
             remedy = CORRECT_ROW
             if isinstance(value, dict):
                 remedy = f"write each part to a {'column' if self.location.unit == 'row' else 'field'} of its own"

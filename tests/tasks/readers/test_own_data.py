@@ -1075,6 +1075,29 @@ def test_a_test_set_in_which_every_label_is_minus_one_has_no_labels(tmp_path: pa
         load_own_data(OwnDataConfig(train=train, test=mixed, problem=problem), "sequence")
 
 
+@pytest.mark.parametrize("split", ["train", "test"])
+@pytest.mark.parametrize("name", ["a.csv", "a.jsonl"])
+def test_one_text_of_a_pair_may_be_empty(tmp_path: pathlib.Path, name: str, split: str):
+    """As in QQP."""
+
+    def read(*pairs: tuple[str, str], text_b: str | None = "b") -> list[tuple[str, str | None]]:
+        rows = [{"a": one, "b": two, "label": "x"} for one, two in pairs]
+        csv_rows = ["a,b,label", *(f"{one},{two},x" for one, two in pairs)]
+        path = put(tmp_path / name, *(rows if name == "a.jsonl" else csv_rows))
+        config = OwnDataConfig(text="a", text_b=text_b, **{split: path})
+        found = read_own_data(config, "sequence", split, say=said.append)
+        return [(example.text, example.text_b) for example in found if isinstance(example, TextExample)]
+
+    said: list[str] = []
+    pairs = [("who", "why"), ("", "what"), ("how", " ")]
+    assert read(*pairs) == pairs
+    first = "line 3" if name == "a.csv" else "line 2"
+    assert said == [f"{tmp_path / name}: kept 2 examples with an empty text; the first is {first}"]
+    for text_b, wrong in (("b", ("", "")), (None, ("", "what"))):
+        with pytest.raises(UserError, match=rf'{name}, {first}: a is "", not a text'):
+            read(("who", "why"), wrong, text_b=text_b)
+
+
 @pytest.mark.parametrize("hidden", [[-1, -1], [None, None], [], ["-1", "-1"]])
 def test_a_sentence_of_a_test_set_may_have_hidden_labels(tmp_path: pathlib.Path, hidden: list[object]):
     words = {"words": ["Ada", "ran"]}
