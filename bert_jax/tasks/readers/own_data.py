@@ -350,10 +350,11 @@ def read_own_data(
     found: list[tuple[Location, Example]] = []
     documents: dict[str, int] = {}
     states_impossible = False
+    empty: list[Location] = []
     for path in data_files(given, split, say):
         whole = form.read_whole(config, path, split, say)
         if whole is not None:
-            start = len(found)
+            start = len(found) + len(empty)
             found += [(location, _numbered(example, start)) for location, example in whole]
             states_impossible |= kind == "span" and f'"{_IMPOSSIBLE}"' in read_text(path)
             continue
@@ -365,7 +366,10 @@ def read_own_data(
                     say(f"{path}: the column {name} is not read; set task.own.{name}={name} to read it")
                 unread = set()
                 states_impossible |= row.values.get(_IMPOSSIBLE) not in (None, "")
-                example = form.parse(config, row, len(found), split == "test", places)
+                example = form.parse(config, row, len(found) + len(empty), split == "test", places)
+                if example is None:
+                    empty.append(row.location)
+                    continue
                 if isinstance(example, WordsExample) and config.document:
                     at = documents.setdefault(row.name(config.document) or "", len(documents))
                     example = replace(example, document=at)
@@ -373,6 +377,11 @@ def read_own_data(
         except NoColumn as error:
             raise UserError(f"{error} ({_naming(config, kind, path, error)})") from error
         places.report(path, say)
+    if empty and not found:
+        raise UserError(f"{given}: {config.words} is empty in every row; name the column of the words in task.own.words")
+    if empty:
+        first = f"{empty[0].unit} {empty[0].line}"
+        say(f"{given}: left out {counted(len(empty), 'row')} without words; the first is {first}")
     if not found:
         raise UserError(f"{given} has no rows; give a file with one example per row")
     if kind == "sequence" and config.text_b:
@@ -753,9 +762,12 @@ _IGNORED = "-100"
 """PyTorch's loss ignores this label. It occurs in data sets that were tokenised for training."""
 
 
-def _tagging(config: OwnDataConfig, row: Row, n: int, optional: bool, places: AnswerPlaces) -> WordsExample:
+def _tagging(config: OwnDataConfig, row: Row, n: int, optional: bool, places: AnswerPlaces) -> WordsExample | None:
+    """Returns the sentence of a row, or None if it has neither words nor labels, as some rows of NCBI's diseases."""
     words = row.texts(config.words) or ()
     labels = row.labels(config.labels, optional=optional, known=config.label_names)
+    if not words and not labels:
+        return None
     if not words:
         raise row.location.error(f"{config.words} is empty; remove the row")
     if optional and not labels:
@@ -1043,9 +1055,9 @@ def _no_whole_file(config: OwnDataConfig, path: pathlib.Path, split: str, say: S
 class Format:
     """The functions that read the data of a kind of head."""
 
-    parse: Callable[[OwnDataConfig, Row, int, bool, AnswerPlaces], Example]
+    parse: Callable[[OwnDataConfig, Row, int, bool, AnswerPlaces], Example | None]
     """Takes the settings, a row, the index of the row, whether the label may be absent, and `AnswerPlaces`. Returns an
-    example."""
+    example, or None for a row that is left out."""
     has_labels: Callable[[OwnDataConfig], bool] = lambda config: False
     """Whether the labels are names."""
     read_whole: Callable[[OwnDataConfig, pathlib.Path, str, Say], list[tuple[Location, Example]] | None] = _no_whole_file

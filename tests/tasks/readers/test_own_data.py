@@ -1098,6 +1098,26 @@ def test_one_text_of_a_pair_may_be_empty(tmp_path: pathlib.Path, name: str, spli
             read(("who", "why"), wrong, text_b=text_b)
 
 
+@pytest.mark.parametrize("split", ["train", "dev", "test"])
+def test_rows_without_words_are_left_out_of_sentences(tmp_path: pathlib.Path, split: str):
+    """As in NCBI's diseases."""
+
+    def read(*rows: dict[str, list[str]]) -> list[tuple[str, object]]:
+        config = OwnDataConfig(**{split: put(tmp_path / "a.jsonl", *rows)})
+        found = read_own_data(config, "token", split, say=said.append)
+        return [(example.id, example.words) for example in found if isinstance(example, WordsExample)]
+
+    said: list[str] = []
+    nothing: dict[str, list[str]] = {"words": [], "labels": []}
+    first, last = ({"words": [word, "ran"], "labels": ["P", "O"]} for word in ("Ada", "Bo"))
+    assert read(first, nothing, last, nothing) == [("0", ("Ada", "ran")), ("2", ("Bo", "ran"))]
+    assert said == [f"{tmp_path / 'a.jsonl'}: left out 2 rows without words; the first is line 2"]
+    with pytest.raises(UserError, match=r"a\.jsonl, line 2: words is empty; remove the row"):
+        read(first, nothing | {"labels": ["O"]})
+    with pytest.raises(UserError, match=r"a\.jsonl: words is empty in every row; name the column of the words"):
+        read(nothing)
+
+
 @pytest.mark.parametrize("hidden", [[-1, -1], [None, None], [], ["-1", "-1"]])
 def test_a_sentence_of_a_test_set_may_have_hidden_labels(tmp_path: pathlib.Path, hidden: list[object]):
     words = {"words": ["Ada", "ran"]}
