@@ -10,6 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PyTree
 
+from bert_jax.errors import UserError
+
 KeyPath = tuple[Any, ...]
 """The path of a leaf, as in `jax.tree_util.tree_map_with_path`."""
 
@@ -33,6 +35,19 @@ def _is_layer(path: KeyPath) -> bool:
     return [key.key for key in path[:2]] == ["encoder", "layers"]
 
 
+def _require_stacked_layers(params: Mapping[str, Any]) -> None:
+    """Raises UserError if the encoder has parameters, but none of them are stacked over layers, so that the depth of a layer is
+    unknown."""
+    encoder = [path for path, _ in jax.tree_util.tree_leaves_with_path(params) if path[0].key == "encoder"]
+    if encoder and not any(map(_is_layer, encoder)):
+        found = "/".join(str(key.key) for key in encoder[0])
+        raise UserError(
+            "layer_decay and gradual_unfreezing need the depth of each layer, but the parameters of the config.model.encoder are "
+            f"not stacked over layers in encoder/layers (the first one is {found}); leave layer_decay=1 and "
+            "gradual_unfreezing=false, or inherit from Encoder in bert_jax/model/encoder.py"
+        )
+
+
 def learning_rate_multipliers(
     params: Mapping[str, Any],
     *,
@@ -49,9 +64,13 @@ def learning_rate_multipliers(
     unfreeze_every: the factor of depth d is 0 before step d * `unfreeze_every` (ULMFiT's gradual unfreezing, section 3.3). Only
         the head is trained at first, then the last layer is added, and so on. 0 trains all parameters from the start.
     crf_multiplier: the factor of a CRF's transitions.
+
+    Raises UserError if `decay` or `unfreeze_every` is set, and the encoder has no stacked layers.
     """
     if decay == 1.0 and not frozen and not unfreeze_every and crf_multiplier == 1.0:
         return None
+    if decay != 1.0 or unfreeze_every:
+        _require_stacked_layers(params)
     below = depths(params)
 
     def factor(path: KeyPath, depth: Float[np.ndarray, " ..."]) -> Float[np.ndarray, " ..."]:

@@ -10,6 +10,7 @@ import pytest
 from flax.traverse_util import flatten_dict
 
 from bert_jax.data.rows import assemble_features, pack_features, row_shape
+from bert_jax.errors import UserError
 from bert_jax.objectives.labels import LabelLoss, Labels
 from bert_jax.training.config import OptimizerConfig
 from bert_jax.training.layerwise_rates import depths, learning_rate_multipliers
@@ -83,6 +84,15 @@ def test_static_vectors_have_depth_one():
     found = depths({"embeddings": {"words": np.zeros((3, 2))}, "skip_gram_head": {"bias": np.zeros(3)}})
     assert found["embeddings"]["words"].tolist() == [[1.0]]
     assert found["skip_gram_head"]["bias"].tolist() == [0.0]
+
+
+@pytest.mark.parametrize("setting", [{"decay": 0.5}, {"unfreeze_every": 3}])
+def test_depths_of_an_encoder_without_stacked_layers_are_refused(setting):
+    own = {**parameters(), "encoder": {"mixing_0": parameters()["encoder"]["layers"]}}
+    with pytest.raises(UserError, match=r"not stacked over layers in encoder/layers \(the first one is encoder/mixing_0/"):
+        learning_rate_multipliers(own, **setting)
+    assert learning_rate_multipliers(own, frozen=("encoder",)) is not None
+    assert learning_rate_multipliers({"embeddings": own["embeddings"]}, **setting) is not None
 
 
 def test_every_factor_has_as_many_axes_as_its_parameter():
