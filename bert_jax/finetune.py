@@ -23,7 +23,7 @@ import logging
 import math
 import pathlib
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import flax.linen as nn
 import jax
@@ -114,7 +114,7 @@ def finetune(job: Job) -> JsonObject | None:
             found: tuple[TrainState, Sums] = function(*arguments)
             return found
 
-        def evaluate(step: int, state: TrainState) -> bool:
+        def evaluate(step: int, state: TrainState, _: Callable[[], object]) -> bool:  # a resumed run needs the best weights
             scores, logits = job.evaluate(state.params)
             run_log.evaluation(step, scores)
             best.offer(step, scores[job.data.dev[0]][job.data.task.metric], state.params, logits)

@@ -22,7 +22,7 @@ import dataclasses
 import functools
 import logging
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import flax.linen as nn
@@ -157,8 +157,8 @@ def pretrain(
                 example = arguments(program.state, rows_of(step))
                 train_step = compiled(function, *example, mesh=mesh, saved=run.compiled, must_be_saved=needed)
 
-            def evaluate(step: int, state: TrainState) -> bool:
-                run_log.evaluation(step, evaluation(state.params))
+            def evaluate(step: int, state: TrainState, save_if_stopped: Callable[[], object]) -> bool:
+                run_log.evaluation(step, evaluation(state.params, save_if_stopped))
                 return False
 
             run_log.phase(index, batches.source)

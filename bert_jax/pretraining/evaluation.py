@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 
 import jax
 import numpy as np
@@ -83,12 +84,13 @@ class Evaluation:
             first = end
         return words
 
-    def __call__(self, params: PyTree[jax.Array]) -> dict[str, float]:
-        """Returns the scores of `params` and of the baselines."""
+    def __call__(self, params: PyTree[jax.Array], before_batch: Callable[[], object] = lambda: None) -> dict[str, float]:
+        """Returns the scores of `params` and of the baselines. `before_batch` is called before each batch."""
         total: Sums = {}
         with fits_in_memory(self._memory_advice), evaluation_progress("held-out rows", "rows", self._run.is_first) as progress:
             params = self._program.gathered(params)  # gathered once per evaluation if they are sharded over the data axis
             for number, batch in enumerate(self._batches(process_shard(self._mesh, BATCH)), 1):
+                before_batch()
                 arguments = (params, to_device(batch, self._mesh, BATCH))
                 if self._program.is_new("evaluation", batch):  # the call below then finds it in JAX's cache
                     with self._run.compiling(self._run.goodput), compiling("the evaluation"):

@@ -61,6 +61,11 @@ class Preemption:
             self._signal = signal.SIGINT if self._interrupted else signal.SIGTERM
         return self._signal is not None
 
+    def requested_here(self) -> bool:
+        """Returns whether the run should save and end, at any time between two steps. With several processes, this is always
+        False, because the processes do not notice a signal at the same time."""
+        return not self._service and self._signal is not None
+
     def request(self) -> None:
         """Requests a stop, as SIGTERM does. This is called when another process of a sweep was asked to stop."""
         self._signal = self._signal or signal.SIGTERM

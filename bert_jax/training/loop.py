@@ -56,8 +56,9 @@ class Stage:
     """Whether a log line is due after a step."""
     evaluates: Callable[[int], bool]
     """Whether an evaluation is due after a step, including step 0."""
-    evaluate: Callable[[int, TrainState], bool]
-    """Evaluates the state after a step and logs its scores. Returns whether the run should stop early."""
+    evaluate: Callable[[int, TrainState, Callable[[], object]], bool]
+    """Evaluates the state after a step and logs its scores. Returns whether the run should stop early. The third argument saves
+    the state if the run was asked to stop. Evaluations that a resumed run does not need call it before each batch."""
     saves: Callable[[int], bool]
     """Whether a checkpoint is due after a step."""
     skipped_batches: int = 0
@@ -118,7 +119,7 @@ def train(parts: Parts, state: TrainState) -> Trained:
             try:
                 if step == 0 and stage.evaluates(step):
                     with log.pause(TimeCategory.EVALUATING):
-                        stage.evaluate(step, state)
+                        stage.evaluate(step, state, lambda: None)
                 with goodput.training(prefetch(stage.rows, step, stage.end), sums.is_computing) as batches:
                     for batch in parts.profile.trace_steps(batches, step, sums.check):
                         state, of_step = stage.step(state, batch)
@@ -129,12 +130,17 @@ def train(parts: Parts, state: TrainState) -> Trained:
                         parts.check()
                         stopped = run.preemption.requested()
                         saves = stage.saves(step) or stopped
-                        if stage.logs(step) or saves:
+                        logs, saved = stage.logs(step) or saves, False
+                        if logs:
                             log.training(step, sums.take())
                         if stage.evaluates(step):
+                            early = EarlySave(parts, step, state, stopped)
                             with log.pause(TimeCategory.EVALUATING):
-                                ended = stage.evaluate(step, state)
-                        if saves or ended:
+                                ended = stage.evaluate(step, state, early.save_if_stopped)
+                            saved, stopped = early.is_done, stopped or run.preemption.requested()
+                            if stopped and not logs:
+                                log.training(step, sums.take())
+                        if (saves or ended or stopped) and not saved:
                             with log.pause(TimeCategory.SAVING):
                                 saver.save(step, state)
                         if stopped or ended:
@@ -157,6 +163,26 @@ def train(parts: Parts, state: TrainState) -> Trained:
     else:
         log.note(f"stopped at step {step:,} of {parts.last_step:,}, saved; the same command resumes")
     return Trained(state, is_whole, unsaved, best_unsaved)
+
+
+class EarlySave:
+    """Saves the state of a step during its evaluation if the run was asked to stop. A machine that is preempted may be gone
+    before the evaluation ends. If so, the scores of this step are missing from the metrics. The last step is not saved early,
+    because its scores are results."""
+
+    def __init__(self, parts: Parts, step: int, state: TrainState, stopped: bool):
+        self._parts, self._step, self._state, self._stopped = parts, step, state, stopped
+        self.is_done = False
+        """Whether the state is saved."""
+
+    def save_if_stopped(self) -> None:
+        """Saves the state if a stop was requested before the evaluation or, in a run with one process, during it."""
+        if self.is_done or self._step == self._parts.last_step:
+            return
+        if self._stopped or self._parts.run.preemption.requested_here():
+            with self._parts.goodput.during(TimeCategory.SAVING):
+                self._parts.saver.save(self._step, self._state)
+            self.is_done = True
 
 
 def due(step: int, every: int, *, last: int) -> bool:
@@ -186,7 +212,7 @@ class Saver:
 
     def save(self, step: int, state: TrainState) -> None:
         """Starts saving `state`, the state after `step`. Call it after writing the metrics of `step`. If the run is killed
-        between the two, the step is repeated and no metrics are lost."""
+        between the two, the step is repeated and no metrics are lost. Only an `EarlySave` precedes the scores of its step."""
         self._require_in_place()
         self._before()
         if self._mirror:

@@ -43,17 +43,18 @@ class Run:
         monkeypatch: pytest.MonkeyPatch,
         *ends: int,
         early: tuple[int, ...] = (),
-        stops: tuple[int, ...] = (),
+        stops: tuple[float, ...] = (),
         spikes: tuple[int, ...] = (),
     ):
         notes = self.notes = Notes()
-        self.ends, self.early, self.spikes = ends, early, list(spikes)
+        self.ends, self.early, self.stops, self.spikes = ends, early, stops, list(spikes)
+        self.saves_early = True
         self.unsaved: tuple[UserError | None, UserError | None] = (None, None)
         monkeypatch.setattr(loop, "StepSums", self.sums)
         monkeypatch.setattr(loop, "prefetch", self.prefetch)
         run: Any = types.SimpleNamespace(
             watchdog=types.SimpleNamespace(step_done=notes.of("alive at")),
-            preemption=types.SimpleNamespace(requested=lambda: any(f"alive at {step}" in notes for step in stops)),
+            preemption=types.SimpleNamespace(requested=self.is_stopped, requested_here=self.is_stopped),
         )
         log: Any = types.SimpleNamespace(
             pause=notes.block("pause"), training=notes.of("log"), rolled_back=notes.of("back to"), note=notes.of("say"),
@@ -75,6 +76,12 @@ class Run:
             rollback=self.rollback if spikes else None,
             check=notes.of("check parts"),
         )
+
+    def is_stopped(self) -> bool:
+        """Returns whether the run has reached one of the steps `stops`. A fraction stands for the evaluation after the step."""
+        done = [note for note in self.notes if note.startswith(("alive at", "first batch of"))]
+        reached = [f"alive at {step}" if step == int(step) else f"first batch of {int(step)}" for step in self.stops]
+        return any(note in done for note in reached)
 
     def sums(self, limit: int, directory: pathlib.Path, rows: Any, spikes: Any) -> Any:
         """A stand-in for StepSums."""
@@ -112,7 +119,11 @@ class Run:
         end = next(end for end in self.ends if end > state.step)
         self.notes.append(f"stage to {end} from {state.step}")
 
-        def evaluate(step: int, state: Any) -> bool:
+        def evaluate(step: int, state: Any, before_batch: Any) -> bool:
+            for number in ("first", "second") if self.saves_early else ():
+                before_batch()
+                if any(stop != int(stop) for stop in self.stops):
+                    self.notes.append(f"{number} batch of {step}")
             self.notes.append(f"evaluate {step} {state.params}")
             return step in self.early
 
@@ -183,6 +194,29 @@ def test_a_stop_request_saves_after_the_current_step(monkeypatch: pytest.MonkeyP
     assert run.notes == ["stage to 6 from 0", *evaluated(0), *one(1), *logged(1), *saved(1), "check 1", said]
 
 
+def test_a_stop_request_saves_before_the_rest_of_an_evaluation(monkeypatch: pytest.MonkeyPatch):
+    said = "say stopped at step 3 of 6, saved; the same command resumes"
+    save, evaluate = "save 3 weights of 3", evaluated(3)
+    run = Run(monkeypatch, 6, stops=(3,))
+    monkeypatch.setattr(run.parts.run.preemption, "requested_here", lambda: False)  # as with several processes
+    assert not run(2).is_whole
+    assert run.notes[1:] == [*one(3), *logged(3), evaluate[0], save, *evaluate[1:], "check 3", said]
+    run = Run(monkeypatch, 6, stops=(3.5,))
+    assert not run(2).is_whole
+    batches = ["first batch of 3", save, "second batch of 3"]
+    assert run.notes[1:] == [*one(3), evaluate[0], *batches, *evaluate[1:], *logged(3), "check 3", said]
+
+
+def test_a_stop_request_during_an_evaluation_that_decides_saves_right_after_it(monkeypatch: pytest.MonkeyPatch):
+    run = Run(monkeypatch, 6, stops=(3,))
+    run.saves_early = False
+    assert not run(2).is_whole
+    assert run.notes[1:-2] == [*one(3), *logged(3), *evaluated(3), *saved(3)]
+    run = Run(monkeypatch, 6, stops=(6,))
+    assert run(5).is_whole
+    assert run.notes[1:] == [*one(6), *logged(6), *evaluated(6), *saved(6), "check 6"], "the scores of the last step are results"
+
+
 @pytest.mark.parametrize("which", [0, 1])
 def test_a_stopped_run_that_cannot_save_fails(which: int, monkeypatch: pytest.MonkeyPatch):
     run = Run(monkeypatch, 6, stops=(1,))
@@ -202,6 +236,7 @@ def test_a_stop_request_after_the_last_step_completes_the_run(monkeypatch: pytes
 def test_early_stopping_ends_the_run_after_an_evaluation_and_a_save(monkeypatch: pytest.MonkeyPatch):
     for stops in ((), (3,)):
         run = Run(monkeypatch, 6, early=(3,), stops=stops)
+        run.saves_early = False
         trained = run()
         assert (trained.state, trained.is_whole) == (State(3), True)
         assert run.notes[-7:] == [*evaluated(3), *saved(3), "check 3"]
