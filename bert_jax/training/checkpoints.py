@@ -74,8 +74,8 @@ class Checkpoints:
     raises an error.
 
     Orbax writes no checksums of array data. Digests of the arrays are therefore saved with each state, and are compared when
-    the state is restored. Older states without digests are restored without this comparison. A state with NaN or infinity is
-    neither saved nor restored, since training cannot continue from it.
+    the state is restored. Older states without digests are restored without this comparison. A state with NaN, or with
+    infinity in its parameters, is neither saved nor restored, since training cannot continue from it.
 
     >>> with Checkpoints(workdir / "checkpoints", keep=2) as checkpoints:
     ...     state = checkpoints.restore_latest(abstract_state)
@@ -356,7 +356,7 @@ class Checkpoints:
 
     def failure(self) -> UserError | None:
         """Waits for the last save. Returns an error that includes the remedy if the save failed, otherwise None. It
-        is a WorkdirError, unless the state has NaN or infinity."""
+        is a WorkdirError, unless the state has NaN or infinity (`digests`)."""
         self._wait_for_save()
         if self._failed is None:
             return None
@@ -404,7 +404,7 @@ def _restore_error(state: State, written: Mapping[str, int] | None) -> ValueErro
 
 
 class NonfiniteState(ValueError):
-    """A state has NaN or infinity."""
+    """A state has NaN, or infinity in its parameters."""
 
 
 def _not_finite(names: Sequence[str]) -> NonfiniteState:
@@ -461,8 +461,14 @@ def _may_be_intact(state: AnyPath, cause: str) -> str:
 
 
 # ------------------------------------------------------- digests: whether a restored array equals the saved one
+INFINITE, NAN = np.uint32(1), np.uint32(2)
+PARAMETERS = "params."
+"""The beginning of the names of parameters in a state."""
+
+
 def digests(state: PyTree[jax.Array]) -> tuple[dict[str, int], list[str]]:
-    """Returns (digest of every array by name, names of arrays with NaN or infinity).
+    """Returns (digest of every array by name, names of arrays with NaN, and of parameters with infinity). An optimizer may use
+    infinity in its state, for example as the best loss so far before the first step.
 
     A digest is a sum over the elements of an array, modulo 2**32. Each element adds a hash of its bits and of its index in the
     whole array, so the digest does not depend on the sharding. Each device reads its own part once, and no array is copied to
@@ -477,7 +483,8 @@ def digests(state: PyTree[jax.Array]) -> tuple[dict[str, int], list[str]]:
         if jax.default_backend() == "cpu":  # on a CPU, concurrent programs with collectives can deadlock
             jax.block_until_ready(results[name])
     results = jax.device_get(results)
-    return {name: int(total) for name, (total, _) in results.items()}, [name for name, (_, bad) in results.items() if bad]
+    wrong = [name for name, (_, kind) in results.items() if kind > (0 if name.startswith(PARAMETERS) else INFINITE)]
+    return {name: int(total) for name, (total, _) in results.items()}, wrong
 
 
 def by_name(tree: PyTree[jax.Array]) -> dict[str, jax.Array]:
@@ -500,15 +507,17 @@ def _compiled(replicated: NamedSharding | None) -> Callable[[jax.Array], tuple[j
 
 
 def _sum_and_nonfinite(x: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Returns (uint32 digest, whether any element is NaN or infinite)."""
+    """Returns (uint32 digest, uint32: NAN if any element is NaN, otherwise INFINITE if any element is infinite, otherwise 0)."""
     unsigned = {1: jnp.uint8, 2: jnp.uint16, 4: jnp.uint32}[x.dtype.itemsize]
     bits = (x if x.dtype == bool else jax.lax.bitcast_convert_type(x, unsigned)).astype(jnp.uint32)
     place = jnp.zeros(x.shape, jnp.uint32)
     for axis, size in enumerate(x.shape):
         place = place * np.uint32(size) + jax.lax.broadcasted_iota(jnp.uint32, x.shape, axis)
     words = hash_word(bits + place * np.uint32(0x9E3779B9))
-    bad = ~jnp.isfinite(x) if jnp.issubdtype(x.dtype, jnp.floating) else jnp.zeros(x.shape, bool)
-    start = (np.uint32(0), np.False_)
+    kinds = jnp.zeros(x.shape, jnp.uint32)
+    if jnp.issubdtype(x.dtype, jnp.floating):
+        kinds = jnp.isinf(x) * INFINITE | jnp.isnan(x) * NAN
+    start = (np.uint32(0), np.uint32(0))
     # One reduction computes both results, because XLA runs it 15 times faster on a CPU than two reductions.
-    total, any_bad = jax.lax.reduce((words, bad), start, lambda a, b: (a[0] + b[0], a[1] | b[1]), tuple(range(x.ndim)))
-    return total, any_bad
+    total, kind = jax.lax.reduce((words, kinds), start, lambda a, b: (a[0] + b[0], jnp.maximum(a[1], b[1])), (*range(x.ndim),))
+    return total, kind

@@ -15,6 +15,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import math
+from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import flax.linen as nn
@@ -25,6 +26,7 @@ from jaxtyping import Array, Float, PyTree
 
 from bert_jax.errors import UserError
 from bert_jax.interface.named import is_in_file, load_named, require_call
+from bert_jax.interface.python_files import file_errors_explained
 from bert_jax.model.layers import VOCABULARY_ARRAYS, Matrix
 from bert_jax.training import OPTIMIZERS
 from bert_jax.training.config import OptimizerConfig
@@ -211,17 +213,52 @@ def make_optimizer(config: OptimizerConfig, boxed: Params) -> optax.GradientTran
 
 
 def _checked(direction: optax.GradientTransformation, key: str) -> optax.GradientTransformation:
-    """Wraps a user's transformation, so that it raises UserError if the directions do not fit the parameters."""
+    """Wraps a user's transformation, so that it raises UserError if an exception occurs in optax, or if the directions do not
+    fit the parameters, or if the new state does not fit the old one. JAX keys in the state are kept as their data (uint32),
+    since checkpoints hold only numbers."""
+    implementations: list[Any] = []  # of the keys in the state, None for other leaves
+
+    def init(params: Params) -> Any:
+        leaves, structure = jax.tree.flatten(_explained(f"{key}: init", lambda: direction.init(params)))
+        implementations[:] = [jax.random.key_impl(x) if _is_key(x) else None for x in leaves]
+        return jax.tree.unflatten(structure, [jax.random.key_data(x) if _is_key(x) else x for x in leaves])
 
     def update(grads: Params, state: Any, params: Params | None = None) -> tuple[Params, Any]:
-        found, state = direction.update(grads, state, params)
+        leaves, structure = jax.tree.flatten(state)
+        of_leaves = zip(leaves, implementations or [None] * len(leaves), strict=True)
+        typed = jax.tree.unflatten(structure, [jax.random.wrap_key_data(x, impl=own) if own else x for x, own in of_leaves])
+        found, new = _explained(f"{key}: update(gradients, state, params)", lambda: direction.update(grads, typed, params))
         if not jax.tree.structure(found) == jax.tree.structure(grads):  # type: ignore[operator]
             raise UserError(f"{key}: update must return a direction for each parameter, in the same tree as the gradients")
         for (path, one), gradient in zip(jax.tree_util.tree_leaves_with_path(found), jax.tree.leaves(grads), strict=True):
             if jnp.shape(one) != gradient.shape:
-                name = "/".join(str(getattr(part, "key", part)) for part in path)
                 shapes = f"has the shape {jnp.shape(one)}, but its gradient has {gradient.shape}"
-                raise UserError(f"{key}: the direction of {name} {shapes}")
-        return found, state
+                raise UserError(f"{key}: the direction of {_path_name(path)} {shapes}")
+        new = jax.tree.map(lambda x: jax.random.key_data(x) if _is_key(x) else x, new)
+        if not jax.tree.structure(new) == structure:  # type: ignore[operator]
+            raise UserError(f"{key}: update must return a state with the same tree as the state that init returns")
+        for (path, one), old in zip(jax.tree_util.tree_leaves_with_path(new), leaves, strict=True):
+            if (jnp.shape(one), jnp.result_type(one)) != (jnp.shape(old), jnp.result_type(old)):
+                kinds = [f"{jnp.result_type(x)} {list(jnp.shape(x))}" for x in (one, old)]
+                raise UserError(f"{key}: update returns {kinds[0]} as {_path_name(path)} of the state; it must stay {kinds[1]}")
+        return found, new
 
-    return type(direction)(direction.init, update)
+    return type(direction)(init, update)
+
+
+def _explained(what: str, call: Callable[[], Any]) -> Any:
+    """Calls a user's transformation. An exception that does not pass through the user's file becomes a UserError as well."""
+    try:
+        with file_errors_explained():
+            return call()
+    except (TypeError, ValueError, LookupError, AttributeError, AssertionError) as error:
+        says = " ".join(str(error).split())
+        raise UserError(f"{what} raises {type(error).__name__}: {says}; correct the transformation") from error
+
+
+def _is_key(x: Any) -> bool:
+    return isinstance(x, jax.Array) and jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
+
+
+def _path_name(path: tuple[Any, ...]) -> str:
+    return jax.tree_util.keystr(path, simple=True, separator="/")

@@ -57,11 +57,16 @@ def test_changed_and_swapped_elements_change_the_digest():
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-def test_arrays_that_are_not_finite_are_named(value: float):
+def test_arrays_with_nan_and_parameters_with_infinity_are_named(value: float):
     broken = WEIGHTS.copy()
     broken[3, 5] = value
-    _, nonfinite = digests({"a": jnp.asarray(WEIGHTS), "b": [jnp.asarray(broken)], "c": jnp.array([True]), "d": jnp.int32(1)})
-    assert nonfinite == ["b.0"]
+    whole, broken = jnp.asarray(WEIGHTS), jnp.asarray(broken)
+    state = {"a": whole, "b": [broken], "c": jnp.array([True]), "d": jnp.int32(1), "params": {"a": whole, "b": broken}}
+    assert digests(state)[1] == ([] if np.isinf(value) else ["b.0"]) + ["params.b"]
+
+
+def test_an_array_with_nan_and_infinity_has_nan():
+    assert digests({"x": jnp.float32([np.nan, np.inf, 1])})[1] == ["x"]
 
 
 def test_differing_names_changed_and_missing_arrays():

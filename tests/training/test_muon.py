@@ -158,7 +158,16 @@ def fails(config, parameters): return parameters["nowhere"]
 def fails_later(config, parameters): return optax.GradientTransformation(lambda p: (), lambda g, s, p: g["nowhere"])
 def one(config, parameters): return optax.GradientTransformation(lambda p: (), lambda g, s, p: (3.0, s))
 def sums(config, parameters): return optax.stateless(lambda g, p: jax.tree.map(lambda x: x.sum(), g))
+def noisy(config, parameters): return optax.add_noise(0.1, 0.5, key=3)
+def partition(config, parameters): return optax.partition({"a": optax.identity()}, lambda p: jax.tree.map(lambda x: "b", p))
+def plateau(config, parameters): return optax.contrib.reduce_on_plateau()
+def more(config, parameters): return optax.GradientTransformation(lambda p: (0,), lambda g, s, p: (g, (*s, 0)))
+def half(config, parameters): return optax.GradientTransformation(lambda p: {"n": 0}, lambda g, s, p: (g, {"n": s["n"] / 2}))
 """
+
+
+def boxed_vector():
+    return nn.LogicallyPartitioned(jax.ShapeDtypeStruct((3,), jnp.float32), (None,))
 
 
 @pytest.fixture
@@ -203,13 +212,28 @@ def test_an_exception_of_an_optimizer_keeps_its_traceback(own: str):
     [
         ("one", r"mine.py:one: update must return a direction for each parameter, in the same tree as the gradients"),
         ("sums", r"mine.py:sums: the direction of .*/bias has the shape \(\), but its gradient has \(\d+"),
+        ("more", r"mine.py:more: update must return a state with the same tree as the state that init returns"),
+        ("half", r"mine.py:half: update returns float32 \[\] as n of the state; it must stay int32 \[\]"),
+        ("partition", r"mine.py:partition: init raises ValueError: .*\['a'\]; correct the transformation"),
+        ("plateau", r"mine.py:plateau: update\(gradients, state, params\) raises TypeError: .*'value'; correct"),
     ],
 )
-def test_directions_that_do_not_fit_the_parameters_are_refused(own: str, name: str, says: str):
+def test_transformations_that_a_training_step_cannot_use_are_refused(own: str, name: str, says: str):
     optimizer = make_optimizer(OptimizerConfig(name=f"{own}:{name}"), abstract_parameters(TINY))
     params = random_parameters()
     with pytest.raises(UserError, match=says):
-        jax.jit(optimizer.update)(params, optimizer.init(params), params)
+        jax.eval_shape(lambda params: optimizer.update(params, optimizer.init(params), params), params)
+
+
+def test_a_key_in_the_state_of_an_optimizer_is_kept_as_numbers(own: str):
+    optimizer = make_optimizer(OptimizerConfig(name=f"{own}:noisy", weight_decay=0.0), {"a": boxed_vector()})
+    params, theirs = {"a": jnp.ones(3)}, optax.add_noise(0.1, 0.5, key=3)
+    state, wanted = jax.jit(optimizer.init)(params), theirs.init(params)
+    assert {x.dtype.name for x in jax.tree.leaves(state)} == {"int32", "uint32"}
+    for _ in range(2):
+        found, state = jax.jit(optimizer.update)(params, state, params)
+        expected, wanted = theirs.update(params, wanted)
+        np.testing.assert_allclose(found["a"], expected["a"], rtol=1e-6)
 
 
 def test_parameters_without_axes_are_refused_by_name():
