@@ -146,7 +146,8 @@ class Objective(abc.ABC):
 
     def row_flops(self, length: int, predictions: int) -> float | None:
         """Returns the model FLOPs of a training step per row. If the result is None, the matrix products in the gradient of the
-        loss are counted."""
+        loss are counted. They are also counted if a user's subclass of a built-in objective overrides `parameters`, `sums` or
+        `output_sums`, but not this method; then the larger of the two numbers is used."""
         return None
 
     def corpus_parameters(self, corpus: Corpus) -> Mapping[tuple[str, ...], np.ndarray]:
@@ -258,7 +259,18 @@ class Objective(abc.ABC):
     def flops(self, length: int, predictions: int) -> float:
         """Returns the model FLOPs of a training step for a row of `length` tokens."""
         known = self.row_flops(length, predictions)
-        return _counted_flops(self, self.model, length, predictions) if known is None else known
+        if known is not None and not self._may_compute_more():
+            return known
+        return max(known or 0.0, _counted_flops(self, self.model, length, predictions))
+
+    def _may_compute_more(self) -> bool:
+        """Returns whether a user's class overrides a method of a built-in objective that computes, but not `row_flops`."""
+        for kind in type(self).__mro__:
+            if "row_flops" in vars(kind) or kind.__module__.partition(".")[0] == __name__.partition(".")[0]:
+                return False
+            if {"parameters", "sums", "output_sums"} & vars(kind).keys():
+                return True
+        return False
 
     def check(self, key: str) -> None:
         """Raises UserError if a parameter has no axis names, if the sums and counts do not fit the scores, or if the loss is

@@ -274,6 +274,21 @@ class SameSums(MlmNsp):
         return super().sums(params, batch, seed)
 
 
+class Stated(SameSums):
+    def row_flops(self, length: int, predictions: int) -> float:
+        return 7.0
+
+
+@pytest.mark.parametrize(("counted", "own"), [(1.0, None), (1e12, 1e12)])
+def test_a_subclass_of_a_built_in_objective_that_may_compute_more_has_counted_flops_if_they_are_more(
+    counted: float, own: float | None, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("bert_jax.objectives.objective._counted_flops", lambda *_: counted)
+    known = model_row_flops(ONE_LAYER, 16, 2)
+    expected = {MlmNsp: known, SameSums: own or known, Stated: 7.0}
+    assert {kind: kind().for_model(Model(ONE_LAYER)).flops(16, 2) for kind in expected} == expected
+
+
 def test_pairs_add_a_pooler_and_a_head_to_the_model_and_to_its_exported_class():
     whole = {"mlm_head", "pooler", "nsp_head"}
     for pairs, parts, exported in ((False, {"mlm_head"}, "BertForMaskedLM"), (True, whole, "BertForPreTraining")):
