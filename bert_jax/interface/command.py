@@ -23,7 +23,6 @@ from types import FrameType
 from typing import NoReturn, Self
 
 from bert_jax.errors import USER_ERROR_STATUS, UserError, nearest
-from bert_jax.interface.named import read_files_again
 from bert_jax.interface.progress import CLEAR_LINE
 from bert_jax.interface.python_files import file_errors_explained
 from bert_jax.interface.words import shortened, without_controls
@@ -81,7 +80,6 @@ def run_main(main: Callable[[], int | None]) -> NoReturn:
     """
     _in_utf8()
     _prepare_streams()
-    read_files_again()
     try:
         try:
             with file_errors_explained():

@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Any, NoReturn, TypeVar
 
 from bert_jax.errors import UserError, nearest
+from bert_jax.interface.named import read_files_again
 from bert_jax.interface.ranges import InRange, allowed_words, hints, intervals, value_types
 
 Options = TypeVar("Options")
@@ -219,7 +220,8 @@ class FlagParser(argparse.ArgumentParser):
 
     def parse_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
         """Returns the values of all flags. Raises UserError if an argument is unknown, or if a flag is given twice with
-        different values."""
+        different values. The user's files are read again: this is the start of a command, also in a notebook."""
+        read_files_again()
         given = list(sys.argv[1:] if args is None else args)
         self._refuse_contradictions(given)
         values, unknown = self.parse_known_args(given, namespace)

@@ -137,8 +137,8 @@ def by_content(value: str, key: str) -> str:
 
 
 def read_files_again() -> None:
-    """Lets later calls read the user's files again. Every command begins with this call. In between, a file keeps the content
-    with which it was first read. A file with the same content is not executed again. Call this in a notebook after an edit."""
+    """Lets later calls read the user's files again. Every command calls this when it parses its flags. In between, a file keeps
+    the content with which it was first read. A file with the same content is not executed again."""
     _read.clear()
     _places.clear()
 

@@ -11,6 +11,7 @@ from typing import Annotated
 import pytest
 
 from bert_jax.errors import UserError
+from bert_jax.interface.flags import FlagParser
 from bert_jax.interface.named import file_record, is_in_file, load_named, read_files_again, require_call, source_file, split_named
 from bert_jax.interface.ranges import NamedIn, check_value
 
@@ -41,7 +42,7 @@ def test_a_known_name_is_imported_only_when_loaded(tmp_path: pathlib.Path, monke
     del sys.modules["late_module"]
 
 
-def test_a_name_in_a_file_is_the_same_object_until_changed_files_are_read_again(file: pathlib.Path):
+def test_a_name_in_a_file_is_the_same_object_until_the_next_command_parses_its_flags(file: pathlib.Path):
     half = load_named("mine.py:half", KNOWN, KEY)
     assert half(3) == 1.5
     assert load_named("mine.py:half", KNOWN, KEY) is half
@@ -53,7 +54,7 @@ def test_a_name_in_a_file_is_the_same_object_until_changed_files_are_read_again(
         assert file_record("mine.py:half") == record
         file.unlink(missing_ok=True)
     file.write_text("def half(x): return x // 2\n")
-    read_files_again()
+    FlagParser(prog="command").parse_args([])
     assert load_named(f"{file}:half", KNOWN, KEY)(3) == 1
     assert file_record("mine.py:half") != record
 
