@@ -60,6 +60,9 @@ UNQUOTED = "\t|"
 """The delimiters of tables without quotes."""
 _WORD_LINES = 1 << 12
 """The number of bytes in which `_has_word_lines` looks for words."""
+_LONGEST_WORD = 40
+"""The maximum number of characters of a line that `_has_word_lines` takes for a word."""
+_SENTENCE_MARKS = tuple(".!?。！？")
 TAB_TABLES = (".tsv", ".tab")
 JSON_LINES = (".jsonl", ".ndjson")
 _NAME = re.compile(r"[\w.-]+|\"[^\"]+\"")
@@ -129,7 +132,8 @@ class FileReader:
         if self.suffix is not None and self.fields[0].sentence and _has_word_lines(file):
             raise UserError(
                 f"{self.name} has a word on each line and empty lines between sentences, but a sentence is expected on each "
-                "line; write each sentence on a line (awk -v RS= '{$1=$1}1'), and give --words"
+                "line; write each sentence on a line (awk -v RS= '{$1=$1}1'), and give --words; if each line is a sentence, "
+                "remove the empty lines"
             )
         lines: Lines = enumerate(_separate(line for _, line in read_lines(file, MOST_BYTES)), 1)
         begun: list[tuple[int, bytes]] = []
@@ -463,10 +467,12 @@ def _separate(lines: Iterator[bytes]) -> Iterator[bytes]:
 
 def _has_word_lines(file: IO[bytes]) -> bool:
     """Returns whether the first lines of a file have single words, with empty lines between sentences, as in a CoNLL file without
-    tags."""
+    tags. If most lines are long or end with a sentence mark, they are sentences without spaces, as in Chinese or Thai."""
     head: bytes = file.peek(_WORD_LINES)[:_WORD_LINES] if hasattr(file, "peek") else b""
-    counts = [len(line.split()) for line in head.strip().split(b"\n")]
-    return max(counts) == 1 and 0 in counts and (1, 1) in itertools.pairwise(counts)
+    lines = [line.strip() for line in head.decode("utf-8", "ignore").strip().split("\n")]
+    counts = [len(line.split()) for line in lines]
+    short_lines = sum(0 < len(line) <= _LONGEST_WORD and not line.endswith(_SENTENCE_MARKS) for line in lines)
+    return max(counts) == 1 and 0 in counts and (1, 1) in itertools.pairwise(counts) and 2 * short_lines > sum(counts)
 
 
 def _cells(line: str, delimiter: str) -> list[str]:

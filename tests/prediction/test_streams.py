@@ -502,6 +502,9 @@ def test_lines_with_several_questions_are_refused_in_one_sentence(tmp_path):
         ("a\nb\nc\n\n", False),
         ("a\n\nb\n\nc\n", False),
         ("a b\n\nc\nd\n", False),
+        ("我爱北京。\n他来了！\n\n你好\n", False),
+        (f"{'ก' * 41}\n{'ข' * 41}\n\n{'ค' * 41}\n", False),
+        ("a\nb\n.\n\nc\nd.\n", True),
         ("\n", False),
     ],
 )
