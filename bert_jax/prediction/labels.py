@@ -88,7 +88,7 @@ class Classify:
     def label_in_line(self, engine: Engine, values: JsonObject) -> str | None:
         """Returns a message if the second text of a line seems to be a label, because the model must not read labels. Otherwise
         returns None."""
-        second, labels = values.get("text_b"), engine.model.head.labels if engine.model.head else ()
+        second, labels = (values.get("text_b") or "").strip(), engine.model.head.labels if engine.model.head else ()
         if not second or engine.model.of_pairs is False:  # `prepare` rejects pairs for a model of single texts
             return None
         known = {label.casefold() for label in labels}
@@ -366,7 +366,7 @@ class Choose:
     def label_in_line(self, engine: Engine, values: JsonObject) -> str | None:
         """Returns a message if the last choice of a line seems to be the index of the correct choice. Otherwise returns
         None."""
-        *others, last = values["choices"]
+        *others, last = map(str.strip, values["choices"])
         if _is_number(last) and others and not any(map(_is_number, others)):
             return _seems_a_label(last, "choices", "prompt")
         return None

@@ -352,6 +352,7 @@ def test_unanswerable_questions_are_refused_with_a_remedy(labelled, head, ask, m
     [
         (True, "GOOD", True),
         (True, "-1.5", True),
+        (True, "good ", True),
         (True, "1.5 stars", False),
         (True, "word", False),
         (True, None, False),
@@ -366,7 +367,7 @@ def test_a_second_text_that_is_a_label_a_number_or_perhaps_a_word_is_reported(la
     engine.model = dataclasses.replace(engine.model, of_pairs=of_pairs)
     said = Classify().label_in_line(engine, {"text": "the", "text_b": second})
     assert bool(said) == is_label
-    assert not said or said.startswith(f"{second!r} seems to be a label, not a text_b, but")
+    assert not said or said.startswith(f"{second.strip()!r} seems to be a label, not a text_b, but")
 
 
 @pytest.mark.parametrize(
@@ -397,7 +398,7 @@ def test_a_word_with_its_tag_is_reported(labelled, labels, line, is_label):
 
 
 @pytest.mark.parametrize(
-    ("choices", "is_label"), [(["a", "b", "1"], True), (["a", "b"], False), (["1", "2", "0"], False), (["1"], False)]
+    ("choices", "is_label"), [(["a", "b", "1"], True), (["a", "b", "1 "], True), (["a", "b"], False), (["1", "2", "0"], False), (["1"], False)]
 )
 def test_a_number_after_other_choices_is_reported(labelled, choices, is_label):
     said = Choose().label_in_line(labelled(CHOICE)[1].engine, {"choices": choices})
