@@ -50,6 +50,7 @@ from bert_jax.tasks.readers.own_rows import (
     written_object,
 )
 from bert_jax.tasks.readers.squad import read_squad
+from bert_jax.tasks.readers.tables import note
 
 MOST_BYTES = 64 << 20
 """The maximum length of a line. A longer line becomes a record with a problem, so that a file without line ends does not fill
@@ -400,18 +401,24 @@ class FileReader:
 
     def _names_columns(self, line: str) -> bool:
         """Returns whether a first line is the header of a table. A header has only usual names, or names all required fields. If
-        it names only one field, and the file is not known as a table, its other cells must also look like names, since a text
-        may start with "Text, ..."."""
+        only one of its names is a field or a usual name, and the file is not known as a table, its other cells must also look
+        like names, since a text may start with "Text, ...". If they do not, a note tells that the line is read as a text."""
+        perhaps = False
         for delimiter in self._delimiters:
             names = _cells(line, delimiter)
             if len(names) == 1 and self.suffix not in TAB_TABLES:
                 continue
-            if len(names) > 1 and USUAL_COLUMNS.issuperset(name.casefold() for name in names):
+            usual = sum(name.casefold() in USUAL_COLUMNS for name in names)
+            if usual == len(names) > 1:
                 return True
             found, missing = self._found_columns(names)
-            known = self.suffix in (*TAB_TABLES, ".psv") or delimiter in ("\t", self.table.get("delimiter")) or len(found) > 1
-            if missing is None and (known or all(map(_NAME.fullmatch, line.strip().split(delimiter)))):
+            known = self.suffix in (*TAB_TABLES, ".psv") or delimiter in ("\t", self.table.get("delimiter"))
+            several = len(found) > 1 or usual > 1
+            if missing is None and (known or several or all(map(_NAME.fullmatch, line.strip().split(delimiter)))):
                 return True
+            perhaps = perhaps or missing is None
+        if perhaps:
+            note(f"{self.name}: the first line is read as a text; if it names columns, give a .csv or .tsv file")
         return False
 
     def _found_columns(self, names: Sequence[str]) -> tuple[dict[str, tuple[int, ...]], str | None]:

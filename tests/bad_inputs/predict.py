@@ -291,7 +291,8 @@ CASES = [
             f"words on lines for sentences{flags}",
             f"tag --model=$tagger --input=in.txt{flags}",
             "in.txt has a word on each line and empty lines between sentences, but a sentence is expected on each line; write "
-            "each sentence on a line (awk -v RS= '{$1=$1}1'), and give --words; if each line is a sentence, remove the empty lines",
+            "each sentence on a line (awk -v RS= '{$1=$1}1'), and give --words; if each line is a sentence, remove the "
+            "empty lines",
             files={"in.txt": "ada\r\nwas\r\n\r\nthe\r\nhouse\r\n"},
         )
         for flags in ("", " --words")

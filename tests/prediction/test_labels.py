@@ -398,7 +398,8 @@ def test_a_word_with_its_tag_is_reported(labelled, labels, line, is_label):
 
 
 @pytest.mark.parametrize(
-    ("choices", "is_label"), [(["a", "b", "1"], True), (["a", "b", "1 "], True), (["a", "b"], False), (["1", "2", "0"], False), (["1"], False)]
+    ("choices", "is_label"),
+    [(["a", "b", "1"], True), (["a", "b", "1 "], True), (["a", "b"], False), (["1", "2", "0"], False), (["1"], False)],
 )
 def test_a_number_after_other_choices_is_reported(labelled, choices, is_label):
     said = Choose().label_in_line(labelled(CHOICE)[1].engine, {"choices": choices})

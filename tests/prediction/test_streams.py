@@ -357,9 +357,18 @@ def test_plain_lines_are_never_a_table(tmp_path, name):
 
 
 @pytest.mark.parametrize("first", ["Text, speech and dialogue", "speech; text", "Text | speech", "Text,a b"])
-def test_a_text_that_starts_with_the_name_of_its_field_is_not_a_table(tmp_path, first):
+def test_a_text_that_starts_with_the_name_of_its_field_is_not_a_table_which_a_note_tells(tmp_path, capsys, first):
     records = read_any(tmp_path / "t.txt", f"{first}\nWe met, as planned.\n")
     assert [r.values.get("text") for r in records] == [first, "We met, as planned."]
+    says = f"{tmp_path}/t.txt: the first line is read as a text; if it names columns, give a .csv or .tsv file\n"
+    assert capsys.readouterr().err == says
+
+
+def test_two_usual_names_make_a_header_whose_other_names_may_have_spaces(tmp_path, capsys):
+    (record,) = read_any(tmp_path / "t.txt", "id;text;gold label\n7;a;pos\n")
+    assert (record.values, record.rest) == ({"text": "a"}, {"id": "7", "gold label": "pos"})
+    assert [r.values["text"] for r in read_any(tmp_path / "t.txt", "We met, as planned.\n")] == ["We met, as planned."]
+    assert not capsys.readouterr().err
 
 
 def test_an_object_on_several_lines_is_read_as_json_but_not_as_json_lines(tmp_path):
