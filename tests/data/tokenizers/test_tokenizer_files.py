@@ -640,6 +640,7 @@ def test_pieces_that_mark_the_start_of_a_word_are_refused_as_wordpiece(tmp_path)
             with pytest.raises(UserError, match=rf"^{tmp_path}/vocab.txt: 2 of its 10 pieces start with {mark}, {says}"):
                 load_tokenizer(path, lowercase=False)
         assert load_tokenizer(write(tmp_path, vocab=[*pieces, f"{mark}a"])).size == 9
+    assert load_tokenizer(write(tmp_path, vocab=[*SPECIALS, *"abcd", "Ġan"])).size == 10  # whole words in Maltese
 
 
 def test_a_pipe_is_refused_as_a_vocabulary(tmp_path):
