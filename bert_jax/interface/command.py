@@ -281,16 +281,20 @@ def _in_utf8() -> None:
 def _allow_open_files() -> None:
     """Raises the soft limit of open files to the hard limit, because a large corpus consists of thousands of files. The usual
     soft limit, 1,024, is meant for programs that call select()."""
-    with contextlib.suppress(ImportError, OSError, ValueError):  # not on Windows; macOS accepts less than it reports
+    try:
         import resource
+    except ImportError:  # Windows
+        return
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    for limit in _OPEN_FILES:
+        if 0 <= soft < limit:
+            with contextlib.suppress(OSError, ValueError):
+                resource.setrlimit(resource.RLIMIT_NOFILE, (limit if hard < 0 else min(hard, limit), hard))
+                return
 
-        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        if 0 <= soft < _OPEN_FILES:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (_OPEN_FILES if hard < 0 else min(hard, _OPEN_FILES), hard))
 
-
-_OPEN_FILES = 1 << 20
-"""The highest limit of open files that Linux allows by default."""
+_OPEN_FILES = 1 << 20, 10_240
+"""The highest limits of open files that Linux and macOS allow by default. On macOS, the hard limit may be higher."""
 
 
 def _prepare_streams() -> None:

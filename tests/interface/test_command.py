@@ -101,13 +101,25 @@ def test_characters_that_a_stream_cannot_encode_are_escaped(monkeypatch: pytest.
     command._prepare_streams()
 
 
-def test_a_command_may_open_as_many_files_as_the_hard_limit_allows():
+def test_a_command_may_open_as_many_files_as_the_hard_limit_or_macos_allows(monkeypatch: pytest.MonkeyPatch):
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))
         command._allow_open_files()
         assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] >= min(soft, 1 << 20)
         assert resource.getrlimit(resource.RLIMIT_NOFILE)[1] == hard
+        monkeypatch.setattr(resource, "getrlimit", lambda which: (256, resource.RLIM_INFINITY))
+        limits: list[tuple[int, int]] = []
+
+        def set_as_on_macos(which: int, limit: tuple[int, int]) -> None:
+            if limit[0] > 10_240:
+                raise ValueError("current limit exceeds maximum limit")
+            limits.append(limit)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(resource, "setrlimit", set_as_on_macos)
+            command._allow_open_files()
+        assert limits == [(10_240, resource.RLIM_INFINITY)]
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
