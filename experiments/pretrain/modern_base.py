@@ -4,9 +4,9 @@ r"""ModernBERT-base with its published recipe: 22 layers of width 768, 149.7 M p
     tpu_scripts/run.sh pretrain --config=experiments/pretrain/modern_base.py --workdir=runs/modern_base
 
 Hardware: v5e:4x4. A chip computes 8 rows of 1,024 tokens or one of 8,192 at a time, in 5 of its 16 GiB. With more chips, lower
-`phases.*.accumulation` (the result is the same). This experiment has not been run. `aot` estimates nine days for the first 1,719
-G tokens, and two days for the 250 G tokens in rows of 8,192. Expected: unknown here; the paper's model was trained for 1,964
-hours on 8 H100 (section 2.2.2).
+`phases.*.accumulation` (the same result, with other dropout masks). This experiment has not been run. `aot` estimates nine days
+for the first 1,719 G tokens, and two days for the 250 G tokens in rows of 8,192. Expected: unknown here; the paper's model was
+trained for 1,964 hours on 8 H100 (section 2.2.2).
 
 The sources are arXiv:2412.13663 (section, Table) and, for what the paper leaves open, AnswerDotAI/ModernBERT at 8c57a0f (file).
 

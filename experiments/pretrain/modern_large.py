@@ -3,9 +3,9 @@ r"""ModernBERT-large with its published recipe: 28 layers of width 1,024, 395.9 
     tpu_scripts/run.sh pretrain --config=experiments/pretrain/modern_large.py --workdir=runs/modern_large
 
 Hardware: v5e:4x4 or larger. A chip should compute 7 rows of 1,024 tokens or one of 8,192 at a time. With more chips, lower
-`phases.*.accumulation` (the result is the same). Duration: it has not been run. `aot` estimates 5.58 s for a step of phase 10 on
-v5e:4x4 (66 % of the peak, 9.5 of 16 GiB per chip), 279 hours for its 909 G tokens. For phase 12, in rows of 8,192, it
-estimates 7.98 s (65 % of the peak, 9.9 of 16 GiB), 108 hours for 250 G tokens.
+`phases.*.accumulation` (the same result, with other dropout masks). Duration: it has not been run. `aot` estimates 5.58 s for a
+step of phase 10 on v5e:4x4 (66 % of the peak, 9.5 of 16 GiB per chip), 279 hours for its 909 G tokens. For phase 12, in rows of
+8,192, it estimates 7.98 s (65 % of the peak, 9.9 of 16 GiB), 108 hours for 250 G tokens.
 Expected: the scores of the released model, which nobody has checked here. Corpus and sources are the same as in `modern_base.py`.
 Differences:
 
