@@ -66,10 +66,6 @@ class Replay:
     losses: dict[str, Float[np.ndarray, " B"]]
     """The losses of each row without dropout (see `Objective.row_losses`)."""
     objective: Objective
-    phase: int
-    accumulation: int
-    """The number of microbatches of the phase in the run's last start, or with this command's `--config`. Dropout depends on
-    it, and an earlier start may have used another number."""
 
     @property
     def norm(self) -> float:
@@ -145,13 +141,12 @@ def replay(experiment: PretrainingExperiment, workdir: AnyPath, corpus: Corpus, 
         batch, phase = batches.at(step - 1), batches.phase(step - 1)
         of_phase = phase_program(experiment, program, phase)
         arguments = program.arguments(state, to_device(batch, mesh, BATCH), step_scalars(experiment))
-        accumulation = experiment.phases[phase].accumulation
-        norms, sums = of_phase.norms_step(accumulation)(*arguments)
+        norms, sums = of_phase.norms_step(experiment.phases[phase].accumulation)(*arguments)
         rate = jax.jit(program.learning_rate)(jnp.int32(step - 1), step_scalars(experiment))
         losses = _row_losses(of_phase, state.params, batch)
     objective = experiment.trained_objective
     numbers = float(rate), jax.device_get(sums), named_norms(norms)
-    return Replay(step, weights_of, *numbers, batch, losses, objective, phase, accumulation)
+    return Replay(step, weights_of, *numbers, batch, losses, objective)
 
 
 class Batches:
@@ -250,8 +245,7 @@ def report(found: Replay, workdir: AnyPath, tokenizer: Tokenizer | None) -> Iter
     sorted by loss, the largest loss first. If the objective shows no loss, they are in the order of the batch."""
     yield f"step {found.step:,} of {workdir}, learning rate {found.learning_rate:.3g}"
     if found.weights_of == found.step - 1:
-        key = f"config.phases.{found.phase}.accumulation={found.accumulation}"
-        yield f"with the original weights, if the run had {key} in these steps too (it changes dropout)"
+        yield "with the original weights"
     else:
         yield f"with the weights of step {found.weights_of:,}, the earliest that remain, so losses and gradients differ"
     named = found.objective.named_scores()
