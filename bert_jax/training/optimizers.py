@@ -69,13 +69,16 @@ def described(boxed: Params) -> PyTree[Parameter]:
     return jax.tree_util.tree_map_with_path(describe, boxed, is_leaf=lambda x: isinstance(x, nn.Partitioned))
 
 
-def decayed(params: Params) -> PyTree[bool]:
-    """Returns a mask for weight decay. It is True for every parameter except biases, LayerNorm parameters and the
+def decayed(params: PyTree[Array | Parameter]) -> PyTree[bool]:
+    """Returns a mask for weight decay. It is True for every parameter except biases, the parameters of norms and the
     `VOCABULARY_ARRAYS`, which are not trained. google-research/bert `optimization.py` excludes biases and LayerNorm by the names
-    LayerNorm, layer_norm and bias."""
+    LayerNorm, layer_norm and bias. A `Parameter` is also recognised by its axes, since the norms of a user's encoder may have
+    other names."""
 
-    def decays(path: tuple[Any, ...], _: Any) -> bool:
-        return path[-1].key not in ("bias", *VOCABULARY_ARRAYS) and not any(key.key.endswith("layer_norm") for key in path)
+    def decays(path: tuple[Any, ...], leaf: Array | Parameter) -> bool:
+        axes = [axis for axis in leaf.axes if axis != "layer"] if isinstance(leaf, Parameter) else []
+        of_norm = axes == ["norm"] or any(key.key.endswith("layer_norm") for key in path)
+        return not of_norm and path[-1].key not in ("bias", *VOCABULARY_ARRAYS)
 
     return jax.tree_util.tree_map_with_path(decays, params)
 

@@ -258,6 +258,15 @@ def test_weight_decay_of_every_parameter_equals_the_golden_list():
     assert {path: flag for path, flag in found.items() if path in DECAYED} == DECAYED
 
 
+def test_norms_of_a_user_encoder_do_not_decay_whatever_their_names():
+    config = dataclasses.replace(TINY, encoder="experiments/extensions/fourier.py:Fourier")
+    flags = jax.tree_util.tree_leaves_with_path(decayed(described(abstract_parameters(config))))
+    own = {path[-2].key + "/" + path[-1].key: flag for path, flag in flags if "mixing_norm" in str(path)}
+    assert {*own} == {f"mixing_norm_{n}/{name}" for n in range(TINY.num_layers) for name in ("scale", "bias")}
+    assert not any(own.values())
+    assert {path[-1].key for path, flag in flags if flag} == {"kernel", "embedding"}
+
+
 def test_weight_decay_equals_the_exclusion_list_of_the_original():
     for flags, foreign in every_parameter():
         trained = {path: flag for path, flag in flags.items() if path.split("/")[-1] not in VOCABULARY_ARRAYS}
