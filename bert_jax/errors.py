@@ -18,11 +18,15 @@ USER_ERROR_STATUS = 2
 HUNG = 42
 """The exit status after a hang or the loss of another process. The same command resumes from the newest checkpoint."""
 
+MISSING = 43
+"""The exit status if another process has not started in time. It may start later, e.g. when it has copied the corpus."""
+
 STOPPED = 128 + signal.SIGTERM
 """The exit status of a run that was stopped by SIGTERM. The run saves a checkpoint before it exits."""
 
 MENDED_BY_RESTART: Mapping[int, str] = {
     HUNG: "no progress, or another process was lost",
+    MISSING: "another process did not start in time",
     128 + signal.SIGABRT: "aborted, as JAX does when another process is lost",
     128 + signal.SIGBUS: "crash: bus error",
     128 + signal.SIGKILL: "killed: host memory ran out, or the machine is being shut down",
@@ -37,8 +41,16 @@ class UserError(Exception):
     """A mistake that the user can correct, e.g. in a flag, a setting or a file.
 
     The message names the value, the limit and the remedy. `run_main` prints the message without a traceback and exits with
-    status 2. Every other exception is a bug of bert_jax, so its traceback is printed.
+    `status`. Every other exception is a bug of bert_jax, so its traceback is printed.
     """
+
+    status = USER_ERROR_STATUS
+
+
+class WorkersMissing(UserError):
+    """Raised if another process of a run has not started in time."""
+
+    status = MISSING
 
 
 class WorkdirError(UserError):

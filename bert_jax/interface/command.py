@@ -71,9 +71,9 @@ def _checked_and_run(module: str, check: str) -> int | None:
 
 
 def run_main(main: Callable[[], int | None]) -> NoReturn:
-    """Runs the `main` of a command and exits with its status, or 0 if it returns None. The status is 2 after a `UserError` or
-    an operating-system error with a known remedy, if the host memory is exhausted, or if JAX cannot start. The status is 130
-    after Ctrl-C, and 141 if the reader of standard output has closed it.
+    """Runs the `main` of a command and exits with its status, or 0 if it returns None. After a `UserError`, the status is
+    that of the error, usually 2. It is also 2 after an operating-system error with a known remedy, if the host memory is
+    exhausted, or if JAX cannot start. The status is 130 after Ctrl-C, and 141 if the reader of standard output has closed it.
 
     An exception in a user's file (FILE.py:NAME in a setting) is shown with the lines of that file. Text and file names are UTF-8
     in every locale. Closed standard streams are opened on the null device first.
@@ -93,7 +93,7 @@ def run_main(main: Callable[[], int | None]) -> NoReturn:
             raise KeyboardInterrupt
     except UserError as error:
         _say(f"error: {error}")
-        status = USER_ERROR_STATUS
+        status = error.status
     except KeyboardInterrupt:
         _say("interrupted")
         status = INTERRUPTED

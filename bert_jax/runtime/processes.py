@@ -44,7 +44,7 @@ from typing import Any, TypeVar, cast
 import jax
 
 from bert_jax.data.corpus.store import CorruptedCorpus
-from bert_jax.errors import HUNG, USER_ERROR_STATUS, UserError
+from bert_jax.errors import HUNG, USER_ERROR_STATUS, UserError, WorkersMissing
 from bert_jax.files import Json, JsonObject
 from bert_jax.interface.named import file_record
 from bert_jax.interface.python_files import loaded_files
@@ -85,8 +85,8 @@ def meet(hosts: Hosts | None, config: JsonObject, *, timeout: float, patience: f
     """Waits until all processes of a run have started. Returns immediately if `hosts` is None, i.e. for a single process.
     `patience` is passed to `Processes`.
 
-    Raises UserError in every started process if a process is missing after `timeout` seconds, or if a process has different
-    versions, code or `config`."""
+    Raises WorkersMissing in every started process if a process is missing after `timeout` seconds, and UserError if a process
+    has different versions, code or `config`."""
     if hosts is None:
         return Processes(patience=patience)
     return Processes(hosts, roll_call(hosts, process_facts(config), timeout), patience=patience)
@@ -141,7 +141,8 @@ def roll_call(
     """Waits until all processes have started and have the same `facts`. Returns the open connections by process index. Process
     0 is connected to all other processes, and each other process only to process 0.
 
-    Raises UserError in every started process if a process is missing after `timeout` seconds, or if the facts differ. `say`
+    Raises WorkersMissing in every started process if a process is missing after `timeout` seconds, and UserError if the facts
+    differ. `say`
     prints a line about missing processes."""
     say = say or (lambda line: print(line, file=sys.stderr, flush=True))
     host, _, port = hosts.coordinator.rpartition(":")
@@ -161,9 +162,9 @@ def roll_call(
             waiting=lambda: still_waiting(f"{hosts.names[0]} at {hosts.coordinator}"),
         )
         if found is None:
-            raise UserError(
+            raise WorkersMissing(
                 f"this is worker {hosts.index} of {hosts.count}, but {hosts.names[0]} at {hosts.coordinator} did not answer "
-                f"within {timeout:.0f} s; start the same command on all workers at the same time:\n  {hosts.remedy}"
+                f"within {timeout:.0f} s; {_TOGETHER}:\n  {hosts.remedy}"
             )
         fault, connections = str(found[0]), {0: found[1]}
     else:
@@ -203,8 +204,14 @@ def roll_call(
     if fault:
         for connection in connections.values():
             connection.close()
-        raise UserError(fault)
+        raise WorkersMissing(fault) if _TOGETHER in fault else UserError(fault)
     return connections
+
+
+_TOGETHER = (
+    "start the same command on all workers at the same time (if one of them needs longer, e.g. to copy the corpus, with a larger "
+    "--start-timeout)"
+)
 
 
 def _has_ended(connection: socket.socket) -> bool:
@@ -226,8 +233,8 @@ def _missing_or_differing(hosts: Hosts, facts: dict[str, str], received: Mapping
     missing = [i for i in range(1, hosts.count) if i not in received]
     if missing:
         return (
-            f"{counted(hosts.count, 'worker')} expected, but {_listed(hosts, missing)} did not start; start the same command on "
-            f"all of them at the same time:\n  {hosts.remedy}"
+            f"{counted(hosts.count, 'worker')} expected, but {_listed(hosts, missing)} did not start; {_TOGETHER}:\n"
+            f"  {hosts.remedy}"
         )
     differing = []
     for name in sorted({*facts, *(name for its_facts in received.values() for name in its_facts)}):

@@ -19,7 +19,7 @@ import time
 from collections.abc import Sequence
 from types import FrameType
 
-from bert_jax.errors import HUNG, MENDED_BY_RESTART, STOPPED, UserError
+from bert_jax.errors import HUNG, MENDED_BY_RESTART, MISSING, STOPPED, UserError
 from bert_jax.interface.flags import expand_home
 from bert_jax.interface.words import counted, duration
 from bert_jax.runtime.workdir import METRICS, read_metrics
@@ -38,8 +38,9 @@ def keep_running(name: str, arguments: Sequence[str], restarts: int, first_pause
     """Runs a command. Restarts the command, at most `restarts` times, if its exit status is one that a restart may fix. Returns
     the last exit status, or 42 if all restarts are used up.
 
-    Raises UserError if the command fails twice after the same step. If SIGTERM stopped the command, this does not count as a
-    failure. If this process receives a signal, the command ends and is not restarted."""
+    Raises UserError if the command fails twice after the same step. A stop by SIGTERM does not count as a failure, and
+    neither does another process that has not started in time. If this process receives a signal, the command ends and is not
+    restarted."""
     command = [sys.executable, "-P", "-m", f"bert_jax.{name}", *arguments]  # -P: do not import from the current directory
     workdir = find_workdir(arguments)
     failed: set[int] = set()
@@ -50,7 +51,7 @@ def keep_running(name: str, arguments: Sequence[str], restarts: int, first_pause
                 return status
             step = steps_done(workdir) if workdir else 0
             ended = f"{name} ended with exit status {status} ({MENDED_BY_RESTART[status]}) {_after(step)}"
-            if status != STOPPED:
+            if status not in (MISSING, STOPPED):
                 if step in failed:
                     raise UserError(
                         f"{ended}, as before: a restart does not help. The lines above show why it ended"

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, WorkersMissing
 from bert_jax.interface import command
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
@@ -39,6 +39,7 @@ def run_program(main: str, *arguments: Any, shell: str = '"$@"', **environment: 
         (0, 0, ""),
         (3, 3, ""),
         (UserError("no"), 2, "error: no\n"),
+        (WorkersMissing("no"), 43, "error: no\n"),
         (MemoryError(), 2, "error: this machine ran out of memory (no more could be allocated); end other programs, or use a "),
         (
             MemoryError("Unable to allocate 9 GiB"),

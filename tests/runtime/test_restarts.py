@@ -98,6 +98,11 @@ def test_a_stop_by_sigterm_does_not_count_as_a_failure_of_its_step(ends):
     assert ends("10:143,10:143,10:42,20:0") == (0, 4)
 
 
+def test_another_worker_that_starts_late_does_not_count_as_a_failure(ends):
+    """It may copy its corpus for longer than the others wait."""
+    assert ends("10:43,10:43,10:42,20:0") == (0, 4)
+
+
 def test_the_status_after_the_last_restart_allows_another_start(ends, capfd: pytest.CaptureFixture[str]):
     assert ends("10:-9,20:-9", restarts=1) == (HUNG, 2)
     assert "error: pretrain ended with exit status 137" in (told := capfd.readouterr().err)

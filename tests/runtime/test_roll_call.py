@@ -16,7 +16,7 @@ from typing import Any
 import jax
 import pytest
 
-from bert_jax.errors import UserError
+from bert_jax.errors import MISSING, USER_ERROR_STATUS, UserError
 from bert_jax.runtime import processes
 from bert_jax.runtime.hosts import Hosts
 from bert_jax.runtime.messages import framed, receive, signed, verified
@@ -31,8 +31,11 @@ def group(count: int, port: int) -> list[Hosts]:
     return [Hosts(f"127.0.0.1:{port}", count, i, NAMES[:count], "THE REMEDY") for i in range(count)]
 
 
-def call(present: list[Hosts], facts: list[dict[str, str]], timeout: float) -> list[str]:
-    """Runs the roll call of several workers at once, each in a thread. Returns the error that each got, or ""."""
+def call(
+    present: list[Hosts], facts: list[dict[str, str]], timeout: float, status: int = USER_ERROR_STATUS
+) -> list[str]:
+    """Runs the roll call of several workers at once, each in a thread. Returns the error that each got, or "". All errors have
+    the `status`."""
     told = [""] * len(present)
 
     def one(i: int) -> None:
@@ -40,7 +43,7 @@ def call(present: list[Hosts], facts: list[dict[str, str]], timeout: float) -> l
             for connection in roll_call(present[i], facts[i], timeout, say=lambda line: None).values():
                 connection.close()
         except UserError as error:
-            told[i] = str(error)
+            told[i] = str(error) if error.status == status else f"status {error.status}: {error}"
 
     threads = [threading.Thread(target=one, args=(i,)) for i in range(len(present))]
     for thread in threads:
@@ -56,15 +59,17 @@ def test_workers_that_agree_continue():
 
 
 def test_present_workers_learn_who_is_missing():
-    told = call(group(4, free_port())[:2], [{"jax": "1"}] * 2, timeout=1)
+    told = call(group(4, free_port())[:2], [{"jax": "1"}] * 2, timeout=1, status=MISSING)
     assert told[0] == told[1]
-    assert "4 workers expected, but worker 2, worker 3 did not start" in told[0]
+    assert told[0].startswith("4 workers expected, but worker 2, worker 3 did not start; start the same command on all workers")
+    assert "with a larger --start-timeout" in told[0]
     assert "THE REMEDY" in told[0]
 
 
 def test_a_worker_reports_a_missing_first_process_in_time():
-    (told,) = call(group(2, free_port())[1:], [{}], timeout=1)
-    assert "this is worker 1 of 2, but worker 0 at 127.0.0.1" in told
+    (told,) = call(group(2, free_port())[1:], [{}], timeout=1, status=MISSING)
+    assert told.startswith("this is worker 1 of 2, but worker 0 at 127.0.0.1")
+    assert "with a larger --start-timeout" in told
     assert "did not answer within 1 s" in told
     assert "THE REMEDY" in told
 
@@ -73,6 +78,7 @@ def test_a_difference_is_reported_by_all():
     facts = [{"jax": "0.10.2", "config.seed": "0"}, {"jax": "0.10.2", "config.seed": "0"}, {"jax": "0.11.0", "config.seed": "1"}]
     told = call(group(3, free_port()), facts, timeout=30)
     assert told[0] == told[1] == told[2]
+    assert told[0].startswith("the workers differ")
     assert "  config.seed: worker 0 has 0, worker 2 has 1\n  jax: worker 0 has 0.10.2, worker 2 has 0.11.0\n" in told[0]
 
 
