@@ -17,6 +17,7 @@ import jax
 import pytest
 
 from bert_jax.errors import MISSING, USER_ERROR_STATUS, UserError
+from bert_jax.interface.named import read_files_again
 from bert_jax.runtime import processes
 from bert_jax.runtime.hosts import Hosts
 from bert_jax.runtime.messages import framed, receive, signed, verified
@@ -122,6 +123,7 @@ def test_workers_with_different_contents_of_a_users_file_are_reported(tmp_path: 
     file, facts = tmp_path / "mine.py", list[dict[str, str]]()
     for source in ("def mine(): return 1\n", "def mine(): return 2\n"):
         file.write_text(source)
+        read_files_again()  # each process reads the file once
         facts.append(process_facts({"optimizer": {"name": f"{file}:mine"}}))
     first, second = (hashlib.sha256(f"def mine(): return {n}\n".encode()).hexdigest()[:12] for n in (1, 2))
     told = call(group(2, free_port()), facts, timeout=30)
