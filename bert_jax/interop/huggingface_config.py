@@ -187,8 +187,8 @@ def _in_same_file(given: str, field: str, ours: JsonObject, source: str) -> str:
             if (found := file_record(place, source)) and found["sha256"] == file.get("sha256"):
                 return place
     raise UserError(
-        f"{source}: {given} computes the {field} of this model, but the file, or one that it imports, is missing or has changed "
-        f'since training (sha256 {str(file.get("sha256"))[:12]}...); restore {file.get("path")} with the '
+        f"{source}: {given} computes the {field} of this model, but the file is missing, or it or a file that it imports has "
+        f'changed since training (sha256 {str(file.get("sha256"))[:12]}...); restore {file.get("path")} with the '
         f'text in "source" under "{OURS}", "{field}_file"'
     )
 
