@@ -308,7 +308,11 @@ NO_NEW_KEYS = dict.fromkeys(
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("older", [NO_NEW_KEYS, {}, {"n_positions": 8_192}], ids=["old", "both", "both, longer"])
+@pytest.mark.parametrize(
+    "older",
+    [NO_NEW_KEYS, {}, {"n_positions": 8_192}, {"use_rms_norm": None, "is_decoder": None}],
+    ids=["old", "both", "both, longer", "null"],
+)
 def test_a_nomic_bert_is_read_with_the_keys_of_its_own_code(tmp_path, older):
     """Released files with both keys have an `n_positions` of 8,192, and transformers reads `max_position_embeddings`, 2,048."""
     model = import_model(changed("nomic_bert_masked", tmp_path / "m", **NOMICS_OWN | older))

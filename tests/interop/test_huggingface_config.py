@@ -160,6 +160,8 @@ def test_settings_without_a_representation_are_refused_by_name(field, value):
 def test_fields_that_later_versions_of_the_format_leave_out_default_to_a_plain_bert():
     fields = {name: value for name, value in as_json().items() if name not in BERT.fixed}
     assert config_from_json(fields, "") == CONFIG
+    nulls = dict.fromkeys(("position_embedding_type", "add_cross_attention", "is_encoder_decoder", "is_decoder"))
+    assert config_from_json(fields | nulls, "") == CONFIG
 
 
 def test_missing_wrong_and_impossible_shapes_name_file_and_field():

@@ -146,6 +146,8 @@ class Key:
                     f"{source}: {self.theirs} is missing, so the shape of the model is unknown; copy the whole file"
                 )
             name, value = self.theirs, self.default
+        if value is None and self.default is False:
+            value = False
         translated = self.translated(name, value, source)
         for field in self.ours.split():
             if read.get(field, translated) != translated:
@@ -257,6 +259,11 @@ class TokenId(Written):
         return {self.theirs: ids[self.role]} if self.role in ids else {}
 
 
+def means_only(found: Any, value: Any) -> bool:
+    """Returns whether a key has the only supported `value`. null means false, or the usual kind of positions."""
+    return bool(found == value) or (found is None and value in (False, "absolute"))
+
+
 def stated(fields: JsonObject, names: tuple[str, ...], source: str) -> tuple[str, Any]:
     """Returns (name, value) for the first of `names` that is in `fields`, or ("", None) if there is none. Raises UserError if
     two of the names have different values."""
@@ -335,7 +342,7 @@ class Family:
         if a value is missing or not supported."""
         fields = fields if self.renamed_keys is None else self.renamed_keys(fields, source)
         for name, value in self.fixed.items():
-            if fields.get(name, value) != value:
+            if not means_only(fields.get(name, value), value):
                 raise UserError(f"{source}: {name}={fields[name]!r} cannot be represented; only {name}={value!r} is supported")
         read: JsonObject = dict(self.always)
         for key in self.keys:

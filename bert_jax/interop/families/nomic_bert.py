@@ -19,6 +19,7 @@ from bert_jax.interop.families.family import (
     attention,
     classifiers,
     linear,
+    means_only,
     norm,
     stated,
 )
@@ -54,7 +55,7 @@ def current_keys(fields: JsonObject, source: str) -> JsonObject:
     UserError if both kinds of keys are present and contradict each other, or if a setting is not supported."""
     own = "n_embd" in fields and "hidden_size" not in fields
     for name, value in ONLY.items():
-        if fields.get(name, "missing" if own and name in STATED else value) != value:
+        if not means_only(fields.get(name, "missing" if own and name in STATED else value), value):
             found = f"{name}={fields[name]!r}" if name in fields else f"{name} is missing, and its default"
             raise UserError(f"{source}: {found} cannot be represented; only {name}={value!r} is supported")
     defaults: JsonObject = {}
