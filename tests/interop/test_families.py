@@ -174,6 +174,7 @@ def test_a_modernbert_is_written_in_both_spellings(case, exported):
 
 
 NEW = {"rope_parameters": {"full_attention": {"rope_theta": 5e4}, "sliding_attention": {"rope_theta": 3e4}}}
+FLAT: dict[str, Any] = {"rope_theta": 5e4, "rope_type": "default"}
 OLDER = {"transformers_version": "4.57.1"}
 OLD = {"rope_parameters": "absent", "layer_types": "absent"}
 
@@ -193,6 +194,9 @@ OLD = {"rope_parameters": "absent", "layer_types": "absent"}
         ({"rope_parameters": {"full_attention": {"rope_theta": 5e4}, "sliding_attention": None}}, (5e4, 10_000.0)),
         ({"rope_parameters": {}, "rope_scaling": None}, (160_000.0, 10_000.0)),
         (OLD | {"rope_scaling": {"rope_type": "default", "rope_theta": 5e4}}, (5e4, 5e4)),
+        ({"rope_parameters": FLAT, "global_rope_theta": 5e4, "local_rope_theta": 3e4}, (5e4, 3e4)),
+        ({"rope_parameters": FLAT | NEW["rope_parameters"]}, (5e4, 3e4)),
+        ({"rope_parameters": {"rope_type": "default"}}, (160_000.0, 10_000.0)),
         (OLD | {"global_rope_theta": 1e4, "local_rope_theta": 1e4}, (1e4, 1e4)),
         (OLD | {"global_rope_theta": 1e4}, (1e4, 1e4)),
     ],
@@ -251,6 +255,17 @@ def test_a_wrong_rotary_base_is_named_with_its_file_and_layers(tmp_path, fields,
     ("case", "fields", "says"),
     [
         ("modernbert_masked", {"rope_parameters": {"rope_theta": 1e4}}, "must have the two groups full_attention and"),
+        (
+            "modernbert_masked",
+            {"rope_parameters": FLAT, "global_rope_theta": 9.0, "local_rope_theta": 3e4},
+            r"global_rope_theta=9\.0 and rope_parameters=50000\.0 contradict each other",
+        ),
+        (
+            "modernbert_masked",
+            {"rope_parameters": FLAT | {"sliding_attention": {"rope_type": "default"}}, "global_rope_theta": 5e4},
+            r"must have .* full_attention and sliding_attention; write the rope_theta of these layers into each group",
+        ),
+        ("modernbert_masked", {"rope_parameters": FLAT | {"other": 1}}, "must have the two groups full_attention and"),
         ("modernbert_masked", {"local_rope_theta": None}, "local_rope_theta=777.0 contradict each other"),
         ("modernbert_masked", {"layer_types": ["full_attention"]}, "layer_types names 1 layer, but num_hidden_layers=5"),
         ("modernbert_masked", {"layer_types": ["linear_attention"] * 5}, "must be a list of full_attention and"),

@@ -17,6 +17,8 @@ from bert_jax.interface.words import counted
 from bert_jax.interop.families.family import stated
 from bert_jax.model.config import ModelConfig
 
+PARAMETERS = ("rope_theta", "rope_type", "type", "partial_rotary_factor")
+"""The keys of a group of rotary parameters."""
 AS_GLOBAL = (None, -1)
 """The values for sliding layers that mean "same as full layers": null in transformers 4, -1 in ModernBERT's own files."""
 
@@ -64,14 +66,18 @@ class RotaryThetas:
         """Returns both bases. The base of sliding layers is None if it is stated as the base of full layers, or if it is equal
         and no layer is sliding. A stated number is kept, because a later phase may change the base of full layers. Raises
         UserError if the type of rotary positions is not supported, if the name of a group is unknown, or if two keys give
-        different bases for the same layers."""
+        different bases for the same layers. A base outside of the groups, which transformers does not use, must be the base of
+        full layers, and the other keys must state both bases."""
         scaling = read_theta(fields.get("rope_scaling"), "rope_scaling", source)  # transformers 5 uses this key for all layers
         groups = fields.get("rope_parameters") or {}
-        known = {"full_attention", "sliding_attention"}
-        if not isinstance(groups, dict) or not groups.keys() <= known:
+        known = {"full_attention": "global_rope_theta", "sliding_attention": "local_rope_theta"}
+        flat = {name: groups[name] for name in PARAMETERS if name in groups} if isinstance(groups, dict) else {}
+        is_known = isinstance(groups, dict) and groups.keys() <= {*known, *flat}
+        bases = {group for group, held in groups.items() if isinstance(held, dict) and "rope_theta" in held} if is_known else ()
+        if not is_known or ("rope_theta" in flat and not all(group in bases or old in fields for group, old in known.items())):
             raise UserError(
                 f"{source}: rope_parameters={str(groups)[:100]} must have the two groups full_attention and sliding_attention; "
-                "export the model again"
+                "write the rope_theta of these layers into each group"
             )
         new = {layers: f"rope_parameters.{layers}" for layers in sorted(known)}
         full = _agreed(
@@ -79,6 +85,7 @@ class RotaryThetas:
                 new["full_attention"]: read_theta(groups.get("full_attention"), new["full_attention"], source),
                 "rope_scaling": scaling,
                 "global_rope_theta": _positive(fields.get("global_rope_theta"), "global_rope_theta", source),
+                "rope_parameters": read_theta(flat, "rope_parameters", source),
             },
             self.full,
             source,
