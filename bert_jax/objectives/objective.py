@@ -115,7 +115,10 @@ class Objective(abc.ABC):
     @abc.abstractmethod
     def sums(self, params: Params, batch: Batch, seed: Seed | None) -> Sums:
         """Returns sums over a batch, float32 scalars. The loss and the scores are quotients of these sums and of `counts`.
-        `seed` determines dropout and all other randomness. It is None in evaluation."""
+        `seed` determines dropout and all other randomness. It is None in evaluation.
+
+        The terms of a row must not depend on other rows, since a batch is divided over microbatches and devices. For example, a
+        contrastive loss with the other rows as negatives would depend on their numbers. This is not checked."""
 
     def counts(self, batch: Batch) -> Sums:
         """Returns the sums over a batch that do not depend on the parameters, as float32 scalars. By default, they are "masked"
@@ -273,8 +276,8 @@ class Objective(abc.ABC):
         return False
 
     def check(self, key: str) -> None:
-        """Raises UserError if a parameter has no axis names, if the sums and counts do not fit the scores, or if the loss is
-        not linear in the sums. `key` names the objective in messages."""
+        """Raises UserError if a parameter has no axis names, if the sums and counts do not fit the scores or are not float32, or
+        if the loss is not linear in the sums. `key` names the objective in messages."""
         calls = {"parameters": "model, key", "sums": "params, batch, seed", "counts": "batch", "loss": "sums, counts"}
         for method, arguments in calls.items():
             require_call(getattr(self, method), arguments, f"{key}: {method}")
@@ -317,6 +320,11 @@ class Objective(abc.ABC):
         wrong = made if not isinstance(made, dict) else {name: x.shape for name, x in made.items() if x.shape != ()}
         if wrong:
             raise UserError(f"{key}: {what} must return a dict of scalars (name -> sum over the batch), but returns {wrong}")
+        if narrow := sorted(name for name, x in made.items() if x.dtype != jnp.float32):
+            raise UserError(
+                f"{key}: {what} returns {narrow[0]!r} in {made[narrow[0]].dtype}, in which a sum over many steps becomes wrong; "
+                "convert its terms with .astype(jnp.float32) before they are added"
+            )
         if taken := sorted(made.keys() & RESERVED):
             raise UserError(
                 f"{key}: {what} returns {taken[0]!r}, a name that is reserved for the training step; give it another name"
