@@ -135,13 +135,15 @@ def load_own_data(config: OwnDataConfig, kind: str, *, say: Say = note) -> OwnDa
         raise UserError(f"task.own.label_names={config.label_names} names a label twice; name each label once")
     examples: dict[str, list[Example]] = {split: [] for split in SPLITS}
     by_number = bool(names)
+    vectors: bool | None = None
     for split in SPLITS:
         if not getattr(config, split):  # "" on the command line removes a file that the experiment names
             continue
         if split == "train" and named and not names:
             names = _names_in_file(config, kind)
             by_number = bool(names)
-        examples[split] = read_own_data(config, kind, split, labels=names, by_number=by_number, say=say)
+        examples[split], its_vectors = _read_split(config, kind, split, names, by_number, vectors, say)
+        vectors = its_vectors if vectors is None else vectors  # the training file decides
         if split == "train" and named and not names:
             names = collect_labels(examples[split])
             if not names:
@@ -339,6 +341,14 @@ def read_own_data(
     """Returns the examples of `split`, in the order of its files. `labels` are the valid names. If `labels` is empty, all names
     are valid. If `by_number` is set, files may have the indices of names in `labels` instead of the names. Raises UserError in
     the same cases as `load_own_data`."""
+    return _read_split(config, kind, split, labels, by_number, None, say)[0]
+
+
+def _read_split(
+    config: OwnDataConfig, kind: str, split: str, labels: Sequence[str], by_number: bool, vectors: bool | None, say: Say
+) -> tuple[list[Example], bool | None]:
+    """Returns (the examples of `read_own_data`, the `vectors` for the splits after this one). `vectors` is whether lists of
+    numbers have a 0 or 1 for each label, instead of indices. If it is None, the rows decide, as in `_read_vectors`."""
     if kind not in FORMATS:
         raise UserError(f"kind={kind!r} is not a kind of head; {nearest(kind, FORMATS)}")
     if split not in SPLITS:
@@ -397,14 +407,14 @@ def read_own_data(
         found = _without_hidden_answers(given, found, say)
     if kind == "sequence" and config.problem == "multi_label":
         if config.label_names:
-            found = _read_vectors(given, config, found, say)
+            found, vectors = _read_vectors(given, config, found, vectors, say)
         else:
             _refuse_vectors(given, known, [example for _, example in found])
         if split == "test":
             found = _without_hidden_sets(given, found, say)
     if (by_number or config.label_names) and known:
         found = _by_number(given, found, known, say)
-    return [example for _, example in (_valid(found, known) if known else found)]
+    return [example for _, example in (_valid(found, known) if known else found)], vectors
 
 
 def _without_hidden_labels(
@@ -567,41 +577,49 @@ def _valid(found: Iterable[tuple[Location, Example]], known: Sequence[str]) -> I
 
 
 def _read_vectors(
-    path: pathlib.Path, config: OwnDataConfig, found: list[tuple[Location, Example]], say: Say
-) -> list[tuple[Location, Example]]:
-    """Replaces lists of 0s and 1s, one for each of `label_names`, by the names that apply.
+    path: pathlib.Path, config: OwnDataConfig, found: list[tuple[Location, Example]], vectors: bool | None, say: Say
+) -> tuple[list[tuple[Location, Example]], bool | None]:
+    """Replaces lists of 0s and 1s, one for each of `label_names`, by the names that apply. Returns (the examples, whether they
+    had such lists; False: lists of indices; None: neither).
 
-    Such a list is unlike a list of indices if it repeats a number. If no list does so, as with [0, 1] for two labels, and some
-    row has another number of labels, all lists are left as indices. If all rows fit both, they are read as 0s and 1s, with a
-    warning. Raises UserError if rows of both kinds occur."""
+    `vectors` is what this function has returned for the training file. If it is None, the rows decide: such a list is unlike a
+    list of indices if it repeats a number. If no list does so, as with [0, 1] for two labels, and some row has another number of
+    labels, all lists are left as indices. If all rows fit both, they are read as 0s and 1s, with a warning. Raises UserError if
+    rows of both kinds occur."""
     names = tuple(map(label_text, config.label_names))
     if set(names) & set(_FLAGS):
-        return found
+        return found, None
     lists = [(place, e.label) for place, e in found if isinstance(e, TextExample) and isinstance(e.label, tuple)]
-    vectors = {labels: place for place, labels in lists if len(labels) == len(names) and all(map(_FLAGS.__contains__, labels))}
-    others = [(place, labels) for place, labels in lists if labels not in vectors]
+    flags = {labels: place for place, labels in lists if len(labels) == len(names) and all(map(_FLAGS.__contains__, labels))}
+    others = [(place, labels) for place, labels in lists if labels not in flags]
     indices = set() if any(name.lstrip("-").isdecimal() for name in names) else {str(i) for i in range(len(names))}
-    clear = next((labels for labels in vectors if len(set(labels)) < len(labels) or not set(labels) <= indices), None)
-    if not vectors or (clear is None and others):
-        return found
-    wrong = next(((place, labels) for place, labels in others if labels), None)
-    if wrong and clear:
+    clear = next((labels for labels in flags if len(set(labels)) < len(labels) or not set(labels) <= indices), None)
+    same = "write the labels of all rows in the same way"
+    if vectors is False and clear:
+        raise flags[clear].error(f"{config.label} is {short(list(clear))}, but {config.train} has the indices of labels; {same}")
+    of_indices = any(labels and set(labels) <= indices for _, labels in others)
+    if vectors is False or (vectors is None and (not flags or (clear is None and others))):
+        return found, False if of_indices else vectors
+    wrong = next(((place, labels) for place, labels in others if labels and (clear or set(labels) <= indices)), None)
+    if wrong and (clear or vectors):
+        where = flags[clear] if clear else config.train
         raise wrong[0].error(
-            f"{config.label} is {short(list(wrong[1]))}, but {vectors[clear]} has a 0 or 1 for each of the "
-            f"{counted(len(names), 'label')} of label_names; write the labels of all rows in the same way"
+            f"{config.label} is {short(list(wrong[1]))}, but {where} has a 0 or 1 for each of the "
+            f"{counted(len(names), 'label')} of label_names; {same}"
         )
 
     def named(labels: tuple[str, ...]) -> tuple[str, ...]:
         return tuple(name for name, label in zip(names, labels, strict=True) if _FLAGS[label])
 
-    if clear is None:
-        first = next(iter(vectors))
+    if vectors is None and clear is None:
+        first = next(iter(flags))
         say(
             f"WARNING: {path}: {config.label} may be the indices of labels, or a 0 or 1 for each label; it is read as 0s and 1s, "
             f"so {short(list(map(int, first)))} is {', '.join(named(first)) or 'no label'}; if this is wrong, write the names"
         )
-    read: dict[Any, tuple[str, ...]] = {labels: named(labels) for labels in vectors}
-    return [(at, replace(e, label=read[e.label]) if isinstance(e, TextExample) and e.label in read else e) for at, e in found]
+    read: dict[Any, tuple[str, ...]] = {labels: named(labels) for labels in flags}
+    found = [(at, replace(e, label=read[e.label]) if isinstance(e, TextExample) and e.label in read else e) for at, e in found]
+    return found, True
 
 
 def _refuse_vectors(path: pathlib.Path, known: Sequence[str], examples: Sequence[Example]) -> None:

@@ -731,6 +731,31 @@ def test_lists_of_numbers_are_indices_in_all_rows_or_zeros_and_ones_in_all_rows(
     assert any(says in line for line in [*said, ""])
 
 
+@pytest.mark.parametrize(
+    ("train", "dev", "wanted"),
+    [
+        ([[0, 1], [1, 1]], [[0, 1]], "y"),
+        ([[0, 1], [0]], [[0, 1]], "xy"),
+        ([[0, 1], [1, 1]], [["x"], [0, 1]], "x"),
+        ([[0, 1], [1, 1]], [[0]], r'dev.*line 1: label is \["0"\], but .*train.jsonl has a 0 or 1 for each of the 2 labels of'),
+        ([[0, 1], [0]], [[1, 1]], r'dev.*line 1: label is \["1", "1"\], but .*train.jsonl has the indices of labels; write'),
+    ],
+)
+def test_the_training_file_decides_whether_lists_of_numbers_are_indices(
+    tmp_path: pathlib.Path, train: list[Any], dev: list[Any], wanted: str
+):
+    files = {
+        split: put(tmp_path / f"{split}.jsonl", *({"text": f"{split} {i}", "label": some} for i, some in enumerate(lists)))
+        for split, lists in (("train", train), ("dev", dev))
+    }
+    said = list[str]()
+    config = OwnDataConfig(**files, problem="multi_label", label_names=("x", "y"))
+    with pytest.raises(UserError, match=wanted) if "label" in wanted else contextlib.nullcontext():
+        first, *_ = load_own_data(config, "sequence", say=said.append).dev
+        assert getattr(first, "label", None) == tuple(wanted)
+    assert not [line for line in said if "may be the indices" in line]
+
+
 def test_rows_with_a_number_for_each_label_and_rows_with_indices_are_refused(tmp_path: pathlib.Path):
     path = put(tmp_path / "a.jsonl", {"text": "a", "label": [1, 1]}, {"text": "a", "label": [0]})
     with pytest.raises(UserError, match=r'line 2: label is \["0"\], but .*line 1 has a 0 or 1 for each of the 2 labels of'):
