@@ -97,7 +97,8 @@ def finetuning_values(study: StudyExperiment, arm: ArmConfig, task: StudyTaskCon
     if task.data_dir:
         values = merged(values, {"task": {"data_dir": data_directory(study, task)}})
     seeds = [seed * study.restarts + i for i in range(study.restarts)]
-    has_sweep = len(seeds) > 1 or "sweep" in values
+    sweep = values.get("sweep")
+    has_sweep = len(seeds) > 1 or bool(isinstance(sweep, Mapping) and sweep.get("seeds"))
     return merged(values, {"seed": seeds[0]}, {"sweep": {"seeds": seeds if len(seeds) > 1 else []}} if has_sweep else {})
 
 
@@ -260,7 +261,7 @@ def check_finetuning(values: JsonObject, model: PretrainingExperiment, own: Task
         if len(listed) > 1:
             raise UserError(
                 f"config.sweep.{name}={list(listed)} has several settings, but a study scores the mean over all runs; set "
-                f"config.finetune.sweep.{name}=[{listed[0]}], or another single value"
+                f"sweep.{name}=[{listed[0]}], or another single value, in the `finetune` of the arm, of the task or of the study"
             )
     _check_pooling(model.model, experiment.head_config(own))
     if experiment.task.length > model.model.max_position:

@@ -58,7 +58,7 @@ CASES = [
     Case(
         "a grid of settings, whose mean would be the score",
         says="the arm 'a' cannot do the task 'own': config.sweep.epochs=[1, 2] has several settings, but ... set "
-        "config.finetune.sweep.epochs=[1], or another",
+        "sweep.epochs=[1], or another single value, in the `finetune` of the arm, of the task or of the study",
         files=study(finetune={"sweep": {"epochs": [1, 2]}}),
     ),
     Case(

@@ -77,6 +77,8 @@ def test_a_task_gets_its_directory_and_changes_for_its_kind_of_head():
     assert (values["seed"], values["training"]["epochs"], "sweep" in values) == (3, 1, False)
     swept = study(finetune={"sweep": {"seeds": [7, 8], "epochs": [2]}})
     assert finetuning_values(swept, swept.arms[0], swept.tasks[0], 3)["sweep"] == {"seeds": [], "epochs": [2]}
+    swept = study(finetune={"sweep": {"epochs": [2]}})
+    assert finetuning_values(swept, swept.arms[0], swept.tasks[0], 3)["sweep"] == {"epochs": [2]}
 
 
 def test_equal_tokens_match_within_a_step_of_each_phase(experiment: PretrainingExperiment):
