@@ -5,7 +5,7 @@
 #   BERT_JAX_DEVICE=DEVICE    cpu, tpu, cuda13 or cuda12   (default: what this machine has)
 #
 # `aot` has an environment of its own, .venv-tpu: if the TPU compiler is installed, JAX looks for a TPU in every program. So has an
-# accelerator for which .venv has no JAX (.venv-cuda12), since a running command may use .venv.
+# accelerator if .venv has JAX for another one (.venv-cuda12), since a running command may use .venv.
 #
 # All files are in .venv, .venv-* and .venv-setup (log, lock, a downloaded uv and Python); remove them to start again.
 # Environments made by anything else are not changed.

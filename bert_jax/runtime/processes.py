@@ -412,7 +412,7 @@ class Processes(contextlib.AbstractContextManager["Processes"]):
                 shutdown_timeout_seconds=0,
             )
         except RuntimeError as error:
-            if "must be called before any JAX calls" not in str(error):
+            if "must be called before any JAX calls" not in str(error) or not loaded_files():
                 raise
             raise UserError(
                 "JAX was used before the processes were connected: your own file computes with JAX (jnp.zeros, jax.devices and "

@@ -14,12 +14,14 @@ import time
 from typing import Any, NoReturn
 
 import jax
+import jax.numpy as jnp
 import pytest
 
 from bert_jax import pretrain
 from bert_jax.configs.command_line import parse_flags
 from bert_jax.data.corpus.store import CorruptedCorpus
 from bert_jax.errors import HUNG, USER_ERROR_STATUS, UserError
+from bert_jax.interface import python_files
 from bert_jax.interface.python_files import load_module
 from bert_jax.runtime import processes
 from bert_jax.runtime.hosts import Hosts
@@ -446,7 +448,13 @@ def test_a_silent_process_is_named_before_jax_aborts_all(monkeypatch: pytest.Mon
     assert (asked["initialization_timeout"], asked["heartbeat_timeout_seconds"]) == (60, 100), "a minute at least"
 
 
-def test_a_file_that_computes_before_the_processes_are_connected_is_named(tmp_path: pathlib.Path):
+def test_a_file_that_computes_before_the_processes_are_connected_is_named(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(python_files, "_loaded", {})
+    jnp.ones(2)  # not in a user's file
+    with pytest.raises(RuntimeError, match="must be called before any JAX calls"):
+        Processes(Hosts("127.0.0.1:1", 2, 1, NAMES[:2], "")).join_jax(1.0)
     file = tmp_path / "mine.py"
     file.write_text("import jax.numpy as jnp\nSCALE = jnp.ones(2)\n")
     load_module(file, "config.optimizer.name")

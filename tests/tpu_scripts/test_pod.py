@@ -61,7 +61,7 @@ TOOLS = {
     "gcloud": GCLOUD,
     "sleep": "#!/bin/sh\n",
     "tar": """#!/bin/sh
-case "$*" in *"-T - -C"*) echo "could not chdir: as on macOS" >&2; exit 1 ;; esac
+case " $* " in *" -T "*" -C "*|*" -C "*" -T - "*) echo "could not chdir: as on macOS" >&2; exit 1 ;; esac
 PATH=/usr/bin:/bin exec tar "$@"
 """,
     "uname": '#!/bin/sh\n[ "$1" = -n ] && exec basename "$HOME"\nexec /bin/uname "$@"\n',
