@@ -154,7 +154,7 @@ def _require_direction(named: str, corpus: Corpus, experiment: PretrainingExperi
     there, here = train.languages, corpus.languages
     if experiment.trained_objective.rows != TRANSLATED or not there or not here or UNNAMED in (there, here) or there == here:
         return
-    reverse = f"; build it with the {here[0]} texts as the translations" if there == here[::-1] else ""
+    reverse = f"; build it with the texts in {here[0]} as the translations" if there == here[::-1] else ""
     raise UserError(
         f"{named} holds translations from {' to '.join(here)}, but config.corpus.directory={experiment.corpus.directory} from "
         f"{' to '.join(there)}, and a model translates in one direction{reverse or '; name a corpus of this direction'}"
