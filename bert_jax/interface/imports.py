@@ -21,9 +21,9 @@ def imported_files(file: pathlib.Path, content: bytes) -> dict[pathlib.Path, byt
     """Returns the path and content of every user's file that `file` imports, also indirectly. Files of this package, of Python
     and of installed packages are left out. The import statements are read, but not executed."""
     found: dict[pathlib.Path, bytes] = {}
-    roots, todo = [*_own_roots(), file.parent], [(file, content)]
+    roots, todo = _own_roots(), [(file, content)]
     for importer, source in todo:
-        for path in _imported(importer, source, roots):
+        for path in _imported(importer, source, roots, file.parent):
             if path != file and path not in found:
                 with contextlib.suppress(OSError):
                     found[path] = path.read_bytes()
@@ -39,7 +39,16 @@ def _own_roots() -> list[pathlib.Path]:
     return [one for one in directories if not installed & {*one.parts} and not any(map(one.is_relative_to, of_python))]
 
 
-def _imported(file: pathlib.Path, source: bytes, roots: Sequence[pathlib.Path]) -> Iterator[pathlib.Path]:
+def _imported(
+    file: pathlib.Path, source: bytes, roots: Sequence[pathlib.Path], folder: pathlib.Path
+) -> Iterator[pathlib.Path]:
+    """Yields the files that `file` imports from a root, or from `folder` if Python has no other module of this name."""
+
+    def absolute(name: str) -> list[pathlib.Path]:
+        top = name.partition(".")[0]
+        other = top in sys.builtin_module_names or importlib.machinery.PathFinder.find_spec(top)
+        return _files(roots, name) or ([] if other else _files([folder], name))
+
     try:
         tree = ast.parse(source)
     except (SyntaxError, ValueError):  # reported when the file is executed
@@ -47,11 +56,11 @@ def _imported(file: pathlib.Path, source: bytes, roots: Sequence[pathlib.Path]) 
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             for one in node.names:
-                yield from _files(roots, one.name)
+                yield from absolute(one.name)
         elif isinstance(node, ast.ImportFrom):
             for one in node.names:
                 name = f"{node.module}.{one.name}" if node.module else one.name
-                yield from _files([*file.parents][node.level - 1 : node.level] if node.level else roots, name)
+                yield from _files([*file.parents][node.level - 1 : node.level], name) if node.level else absolute(name)
 
 
 def _files(roots: Sequence[pathlib.Path], name: str) -> list[pathlib.Path]:
