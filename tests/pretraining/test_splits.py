@@ -103,7 +103,7 @@ def test_each_corpus_of_the_phases_is_opened_once(tmp_path: pathlib.Path):
 @pytest.mark.parametrize(
     ("there", "here", "says"),
     [
-        (("en", "de"), ("de", "en"), "de to en, .* from en to de, .*; build it with the de texts as the translations"),
+        (("en", "de"), ("de", "en"), "de to en, .* from en to de, .*; build it with the texts in de as the translations"),
         (("en", "de"), ("en", "fr"), "en to fr, .* from en to de, .*; name a corpus of this direction"),
         (("en", "de"), ("en", "de"), ""),
         (("en", "de"), UNNAMED, ""),
