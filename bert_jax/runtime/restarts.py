@@ -1,7 +1,7 @@
 """Restarts a command if its exit status is one that a restart may fix: `tpu_scripts/run.sh --restarts=N COMMAND ...`.
 
 This program ends with the exit status of the command, with two exceptions: 2 if the command has failed twice after the same
-step, since another restart would not help, and 42 if the restarts are used up."""
+step, since another restart would not help, and 42 if the restarts are used up after another status than 43."""
 
 from __future__ import annotations
 
@@ -33,10 +33,14 @@ LONGEST_PAUSE = 160.0
 """The longest pause in seconds. It is shorter than --start-timeout (default: 300), so that the workers of a pod still meet if
 their pauses differ."""
 
+MISSING_IN_A_ROW = 3
+"""The number of consecutive starts without another process after which the command is not restarted."""
+
 
 def keep_running(name: str, arguments: Sequence[str], restarts: int, first_pause: float = FIRST_PAUSE) -> int:
     """Runs a command. Restarts the command, at most `restarts` times, if its exit status is one that a restart may fix. Returns
-    the last exit status, or 42 if all restarts are used up.
+    the last exit status, or 42 if all restarts are used up. After another process has not started in time, also in the last of
+    three starts in a row, returns 43 instead.
 
     Raises UserError if the command fails twice after the same step. A stop by SIGTERM does not count as a failure, and
     neither does another process that has not started in time. If this process receives a signal, the command ends and is not
@@ -44,6 +48,7 @@ def keep_running(name: str, arguments: Sequence[str], restarts: int, first_pause
     command = [sys.executable, "-P", "-m", f"bert_jax.{name}", *arguments]  # -P: do not import from the current directory
     workdir = find_workdir(arguments)
     failed: set[int] = set()
+    missing = 0
     with _Signals() as signals:
         for restart in range(1, restarts + 2):
             status = signals.run(command)
@@ -51,6 +56,10 @@ def keep_running(name: str, arguments: Sequence[str], restarts: int, first_pause
                 return status
             step = steps_done(workdir) if workdir else 0
             ended = f"{name} ended with exit status {status} ({MENDED_BY_RESTART[status]}) {_after(step)}"
+            missing = missing + 1 if status == MISSING else 0
+            if missing == MISSING_IN_A_ROW:
+                _say(f"error: {ended}, {missing} times in a row: look at the other processes, then start all again")
+                return MISSING
             if status not in (MISSING, STOPPED):
                 if step in failed:
                     raise UserError(
@@ -65,7 +74,7 @@ def keep_running(name: str, arguments: Sequence[str], restarts: int, first_pause
             if signals.interrupted_within(pause):
                 return 128 + signals.received
     _say(f"error: {ended}, but --restarts={restarts} allows no further restart; the same command resumes")
-    return HUNG
+    return MISSING if missing else HUNG
 
 
 def find_workdir(arguments: Sequence[str]) -> AnyPath | None:

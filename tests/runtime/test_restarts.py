@@ -13,7 +13,7 @@ import time
 
 import pytest
 
-from bert_jax.errors import HUNG, MENDED_BY_RESTART, UserError
+from bert_jax.errors import HUNG, MENDED_BY_RESTART, MISSING, UserError
 from bert_jax.runtime import restarts
 from bert_jax.runtime.restarts import FIRST_PAUSE, find_workdir, keep_running, steps_done
 from tests.clock import Clock
@@ -101,6 +101,14 @@ def test_a_stop_by_sigterm_does_not_count_as_a_failure_of_its_step(ends):
 def test_another_worker_that_starts_late_does_not_count_as_a_failure(ends):
     """It may copy its corpus for longer than the others wait."""
     assert ends("10:43,10:43,10:42,20:0") == (0, 4)
+
+
+def test_a_worker_that_never_starts_ends_the_run_with_a_status_of_its_own(ends, capfd: pytest.CaptureFixture[str]):
+    """`tpu_scripts/pod.yaml` does not start a new slice after this status."""
+    assert ends("10:42,10:43,10:43,10:43,20:0", restarts=20) == (MISSING, 4)
+    assert "another process did not start in time) after 10 steps, 3 times in a row: look at the" in capfd.readouterr().err
+    assert ends("20:43,20:43", restarts=1) == (MISSING, 2)
+    assert ends("20:43,20:43,20:42", restarts=2) == (HUNG, 3)
 
 
 def test_the_status_after_the_last_restart_allows_another_start(ends, capfd: pytest.CaptureFixture[str]):

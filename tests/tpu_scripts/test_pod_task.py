@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from bert_jax.errors import HUNG, MENDED_BY_RESTART
+from bert_jax.errors import HUNG, MENDED_BY_RESTART, MISSING
 from tests.tpu_scripts.checkout import REPOSITORY
 
 TASK = REPOSITORY / "tpu_scripts" / "pod.yaml"
@@ -51,7 +51,7 @@ def test_the_task_and_the_script_use_the_same_runtimes(task: dict[str, Any]):
 
 def test_only_statuses_that_a_restart_can_fix_are_restarted(task: dict[str, Any]):
     recovery = task["resources"]["job_recovery"]
-    assert recovery["recover_on_exit_codes"] == sorted(set(MENDED_BY_RESTART) - {ENDED_BY_SKYPILOT})
+    assert recovery["recover_on_exit_codes"] == sorted(set(MENDED_BY_RESTART) - {ENDED_BY_SKYPILOT, MISSING})
     assert recovery["max_restarts_on_errors"] == 0  # would restart after every status
     assert HUNG in recovery["recover_on_exit_codes"]  # the status of run.sh when its own restarts are used up
     (file,) = re.findall(r"bert_jax/[\w/]+\.py", TASK.read_text())
