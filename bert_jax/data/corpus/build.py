@@ -90,12 +90,10 @@ def build_corpus(
                 "--vocab is a Marian model with one vocabulary per language, but a corpus has a single vocabulary; use a "
                 "Marian model whose languages share a vocabulary, or train a vocabulary on both languages (--train-vocab=bpe)"
             )
-        for_held_out = sources.default_shards(held_out, None) if held_out else 0
-        recorded = _recorded_shards(directory) - for_held_out
-        first_held_out = sources.default_shards(items, config.shards or max(0, recorded))
-        spans = sources.cut(items, first_held_out)
+        spans = sources.cut(items, sources.default_shards(items, config.shards))
+        first_held_out = len(spans)
         if held_out:  # separate shards in which every document is held out
-            spans += sources.cut(held_out, for_held_out)
+            spans += sources.cut(held_out, sources.default_shards(held_out, None))
         items, shards = [*items, *held_out], len(spans)
         directory.mkdir(parents=True, exist_ok=True)
         settings = _settings(config, items, len(held_out), shards, tokenizer)
@@ -129,13 +127,6 @@ def build_corpus(
                 (directory / store.MANIFEST).unlink(missing_ok=True)
                 _finish(directory, config, items, shards, tokenizer, workers, languages)
         return files.read_json(directory / REPORT)
-
-
-def _recorded_shards(directory: pathlib.Path) -> int:
-    """Returns the number of shards of a corpus that has been started, or 0. Another version may have chosen another default."""
-    path = directory / store.SETTINGS
-    shards = files.read_json(path).get("shards") if path.is_file() and _holds_anything(directory) else 0
-    return shards if isinstance(shards, int) else 0
 
 
 def find_text(config: BuildConfig, say: Callable[[str], object]) -> tuple[list[Item], list[Item], tuple[str, str] | None]:

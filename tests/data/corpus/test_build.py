@@ -94,7 +94,6 @@ def test_a_finished_corpus_is_not_built_again(tmp_path, text_file, build):
     report = build(tmp_path / "corpus", f"text:{text_file}")
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "corpus").rglob("*.npy")}
     assert build(tmp_path / "corpus", f"text:{text_file}") == report
-    assert build(tmp_path / "corpus", f"text:{text_file}", shards=None) == report  # the default of an earlier version
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "corpus").rglob("*.npy")} == before
 
 
