@@ -135,15 +135,14 @@ def load_own_data(config: OwnDataConfig, kind: str, *, say: Say = note) -> OwnDa
         raise UserError(f"task.own.label_names={config.label_names} names a label twice; name each label once")
     examples: dict[str, list[Example]] = {split: [] for split in SPLITS}
     by_number = bool(names)
-    vectors: bool | None = None
+    vectors: dict[pathlib.Path, bool] = {}
     for split in SPLITS:
         if not getattr(config, split):  # "" on the command line removes a file that the experiment names
             continue
         if split == "train" and named and not names:
             names = _names_in_file(config, kind)
             by_number = bool(names)
-        examples[split], its_vectors = _read_split(config, kind, split, names, by_number, vectors, say)
-        vectors = its_vectors if vectors is None else vectors  # the training file decides
+        examples[split] = _read_split(config, kind, split, names, by_number, vectors, say)
         if split == "train" and named and not names:
             names = collect_labels(examples[split])
             if not names:
@@ -341,14 +340,20 @@ def read_own_data(
     """Returns the examples of `split`, in the order of its files. `labels` are the valid names. If `labels` is empty, all names
     are valid. If `by_number` is set, files may have the indices of names in `labels` instead of the names. Raises UserError in
     the same cases as `load_own_data`."""
-    return _read_split(config, kind, split, labels, by_number, None, say)[0]
+    return _read_split(config, kind, split, labels, by_number, {}, say)
 
 
 def _read_split(
-    config: OwnDataConfig, kind: str, split: str, labels: Sequence[str], by_number: bool, vectors: bool | None, say: Say
-) -> tuple[list[Example], bool | None]:
-    """Returns (the examples of `read_own_data`, the `vectors` for the splits after this one). `vectors` is whether lists of
-    numbers have a 0 or 1 for each label, instead of indices. If it is None, the rows decide, as in `_read_vectors`."""
+    config: OwnDataConfig,
+    kind: str,
+    split: str,
+    labels: Sequence[str],
+    by_number: bool,
+    vectors: dict[pathlib.Path, bool],
+    say: Say,
+) -> list[Example]:
+    """Returns the examples of `read_own_data`. `vectors` has the file that has decided whether lists of numbers have a 0 or 1 for
+    each label, instead of indices. If it is empty, the rows decide, as in `_read_vectors`, and this file is added."""
     if kind not in FORMATS:
         raise UserError(f"kind={kind!r} is not a kind of head; {nearest(kind, FORMATS)}")
     if split not in SPLITS:
@@ -407,14 +412,14 @@ def _read_split(
         found = _without_hidden_answers(given, found, say)
     if kind == "sequence" and config.problem == "multi_label":
         if config.label_names:
-            found, vectors = _read_vectors(given, config, found, vectors, say)
+            found = _read_vectors(given, config, found, vectors, say)
         else:
             _refuse_vectors(given, known, [example for _, example in found])
         if split == "test":
             found = _without_hidden_sets(given, found, say)
     if (by_number or config.label_names) and known:
         found = _by_number(given, found, known, say)
-    return [example for _, example in (_valid(found, known) if known else found)], vectors
+    return [example for _, example in (_valid(found, known) if known else found)]
 
 
 def _without_hidden_labels(
@@ -577,32 +582,39 @@ def _valid(found: Iterable[tuple[Location, Example]], known: Sequence[str]) -> I
 
 
 def _read_vectors(
-    path: pathlib.Path, config: OwnDataConfig, found: list[tuple[Location, Example]], vectors: bool | None, say: Say
-) -> tuple[list[tuple[Location, Example]], bool | None]:
-    """Replaces lists of 0s and 1s, one for each of `label_names`, by the names that apply. Returns (the examples, whether they
-    had such lists; False: lists of indices; None: neither).
+    path: pathlib.Path,
+    config: OwnDataConfig,
+    found: list[tuple[Location, Example]],
+    vectors: dict[pathlib.Path, bool],
+    say: Say,
+) -> list[tuple[Location, Example]]:
+    """Replaces lists of 0s and 1s, one for each of `label_names`, by the names that apply.
 
-    `vectors` is what this function has returned for the training file. If it is None, the rows decide: such a list is unlike a
-    list of indices if it repeats a number. If no list does so, as with [0, 1] for two labels, and some row has another number of
-    labels, all lists are left as indices. If all rows fit both, they are read as 0s and 1s, with a warning. Raises UserError if
-    rows of both kinds occur."""
+    `vectors` has the first file with lists of numbers and whether they are such lists, and not lists of indices. If it is empty,
+    the rows decide: a list of 0s and 1s is unlike a list of indices if it repeats a number. If no list does so, as with [0, 1]
+    for two labels, and some row has another number of labels, all lists are left as indices. If all rows fit both, they are
+    read as 0s and 1s, with a warning. If there are lists of numbers, `path` is then added to `vectors`. Raises UserError if rows
+    of both kinds occur."""
     names = tuple(map(label_text, config.label_names))
     if set(names) & set(_FLAGS):
-        return found, None
+        return found
     lists = [(place, e.label) for place, e in found if isinstance(e, TextExample) and isinstance(e.label, tuple)]
     flags = {labels: place for place, labels in lists if len(labels) == len(names) and all(map(_FLAGS.__contains__, labels))}
     others = [(place, labels) for place, labels in lists if labels not in flags]
     indices = set() if any(name.lstrip("-").isdecimal() for name in names) else {str(i) for i in range(len(names))}
     clear = next((labels for labels in flags if len(set(labels)) < len(labels) or not set(labels) <= indices), None)
     same = "write the labels of all rows in the same way"
-    if vectors is False and clear:
-        raise flags[clear].error(f"{config.label} is {short(list(clear))}, but {config.train} has the indices of labels; {same}")
+    decider, as_flags = next(iter(vectors.items()), (path, None))
+    if as_flags is False and clear:
+        raise flags[clear].error(f"{config.label} is {short(list(clear))}, but {decider} has the indices of labels; {same}")
     of_indices = any(labels and set(labels) <= indices for _, labels in others)
-    if vectors is False or (vectors is None and (not flags or (clear is None and others))):
-        return found, False if of_indices else vectors
+    if as_flags is False or (as_flags is None and (not flags or (clear is None and others))):
+        if flags or of_indices:
+            vectors.setdefault(path, False)
+        return found
     wrong = next(((place, labels) for place, labels in others if labels and (clear or set(labels) <= indices)), None)
-    if wrong and (clear or vectors):
-        where = flags[clear] if clear else config.train
+    if wrong and (clear or as_flags):
+        where = flags[clear] if clear else decider
         raise wrong[0].error(
             f"{config.label} is {short(list(wrong[1]))}, but {where} has a 0 or 1 for each of the "
             f"{counted(len(names), 'label')} of label_names; {same}"
@@ -611,15 +623,15 @@ def _read_vectors(
     def named(labels: tuple[str, ...]) -> tuple[str, ...]:
         return tuple(name for name, label in zip(names, labels, strict=True) if _FLAGS[label])
 
-    if vectors is None and clear is None:
+    if as_flags is None and clear is None:
         first = next(iter(flags))
         say(
             f"WARNING: {path}: {config.label} may be the indices of labels, or a 0 or 1 for each label; it is read as 0s and 1s, "
             f"so {short(list(map(int, first)))} is {', '.join(named(first)) or 'no label'}; if this is wrong, write the names"
         )
     read: dict[Any, tuple[str, ...]] = {labels: named(labels) for labels in flags}
-    found = [(at, replace(e, label=read[e.label]) if isinstance(e, TextExample) and e.label in read else e) for at, e in found]
-    return found, True
+    vectors.setdefault(path, True)
+    return [(at, replace(e, label=read[e.label]) if isinstance(e, TextExample) and e.label in read else e) for at, e in found]
 
 
 def _refuse_vectors(path: pathlib.Path, known: Sequence[str], examples: Sequence[Example]) -> None:

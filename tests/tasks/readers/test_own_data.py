@@ -736,6 +736,7 @@ def test_lists_of_numbers_are_indices_in_all_rows_or_zeros_and_ones_in_all_rows(
     [
         ([[0, 1], [1, 1]], [[0, 1]], "y"),
         ([[0, 1], [0]], [[0, 1]], "xy"),
+        ([[0, 1], [1, 0], []], [[0, 1], [1, 0]], "xy"),
         ([[0, 1], [1, 1]], [["x"], [0, 1]], "x"),
         ([[0, 1], [1, 1]], [[0]], r'dev.*line 1: label is \["0"\], but .*train.jsonl has a 0 or 1 for each of the 2 labels of'),
         ([[0, 1], [0]], [[1, 1]], r'dev.*line 1: label is \["1", "1"\], but .*train.jsonl has the indices of labels; write'),
@@ -750,6 +751,10 @@ def test_the_training_file_decides_whether_lists_of_numbers_are_indices(
     }
     said = list[str]()
     config = OwnDataConfig(**files, problem="multi_label", label_names=("x", "y"))
+    if "label" in wanted:  # without a training file, the dev file decides
+        without = dataclasses.replace(config, train="", dev=files["train"], test=files["dev"])
+        with pytest.raises(UserError, match=wanted):
+            load_own_data(without, "sequence", say=said.append)
     with pytest.raises(UserError, match=wanted) if "label" in wanted else contextlib.nullcontext():
         first, *_ = load_own_data(config, "sequence", say=said.append).dev
         assert getattr(first, "label", None) == tuple(wanted)
