@@ -46,7 +46,8 @@ def _imported(
 
     def absolute(name: str) -> list[pathlib.Path]:
         top = name.partition(".")[0]
-        other = top in sys.builtin_module_names or importlib.machinery.PathFinder.find_spec(top)
+        spec = importlib.machinery.PathFinder.find_spec(top)
+        other = top in sys.builtin_module_names or (spec and spec.origin)  # a folder without __init__.py has no origin
         return _files(roots, name) or ([] if other else _files([folder], name))
 
     try:
@@ -129,12 +130,12 @@ class _Finder(importlib.abc.MetaPathFinder):
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        found = importlib.machinery.PathFinder.find_spec(name, path)
-        if found is None and path is None:
-            found = importlib.machinery.PathFinder.find_spec(name, [str(self._folder)])
-            if found and not found.origin:  # a folder without __init__.py
-                _modules[name] = self._folder / name, b""
-                return found if any(file.is_relative_to(self._folder / name) for file in self._files) else None
+        found = importlib.machinery.PathFinder.find_spec(name, [*sys.path, str(self._folder)] if path is None else path)
+        if path is None and found and not found.origin:  # a folder without __init__.py
+            if not any(file.is_relative_to(self._folder / name) for file in self._files):
+                return None
+            _modules[name] = self._folder / name, b""
+            return found
         if found is None or not found.origin or (file := pathlib.Path(found.origin).resolve()) not in self._files:
             return None
         _modules[name] = file, self._files[file]

@@ -98,6 +98,20 @@ def test_a_file_imports_the_files_in_its_folder_and_its_record_has_them(file: pa
     assert str(file.parent) not in sys.path
 
 
+def test_a_folder_without_modules_does_not_hide_a_file_of_its_name(file: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+    for folder in ("own/shapes", "slopes", "shapes"):
+        (file.parent / folder).mkdir(parents=True)
+    monkeypatch.syspath_prepend(file.parent)
+    (file.parent / "own/slopes.py").write_text("SLOPE = 7\n")
+    (file.parent / "own/shapes/inner.py").write_text("SIDE = 2\n")
+    (file.parent / "own/mine.py").write_text(
+        "from slopes import SLOPE\nfrom shapes.inner import SIDE\ndef half(x): return SLOPE * SIDE * x\n"
+    )
+    assert load_named("own/mine.py:half", KNOWN, KEY)(10) == 140
+    own = [str(file.parent / "own" / name) for name in ("slopes.py", "shapes/inner.py")]
+    assert [*file_record("own/mine.py:half")["imports"]] == own
+
+
 def test_files_of_two_folders_import_their_own_module_of_one_name(file: pathlib.Path, imports: list[pathlib.Path]):
     half = load_named("mine.py:half", KNOWN, KEY)
     (file.parent / "other").mkdir()
