@@ -138,7 +138,8 @@ def by_content(value: str, key: str) -> str:
 
 def read_files_again() -> None:
     """Lets later calls read the user's files again. Every command calls this when it parses its flags. In between, a file keeps
-    the content with which it was first read. A file with the same content is not executed again."""
+    the content with which it was first read. A file with the same content is not executed again. In a notebook, call this
+    after an edit, before a new `Predictor` or `Analyser`."""
     _read.clear()
     _places.clear()
 
