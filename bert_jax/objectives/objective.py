@@ -321,9 +321,11 @@ class Objective(abc.ABC):
         if wrong:
             raise UserError(f"{key}: {what} must return a dict of scalars (name -> sum over the batch), but returns {wrong}")
         if narrow := sorted(name for name, x in made.items() if x.dtype != jnp.float32):
+            dtype = made[narrow[0]].dtype
+            rounds = ", in which a sum over many steps becomes wrong" if dtype in (jnp.bfloat16, jnp.float16) else ""
             raise UserError(
-                f"{key}: {what} returns {narrow[0]!r} in {made[narrow[0]].dtype}, in which a sum over many steps becomes wrong; "
-                "convert its terms with .astype(jnp.float32) before they are added"
+                f"{key}: {what} returns {narrow[0]!r} in {dtype}{rounds}; sums and counts must be float32: convert "
+                "the terms with .astype(jnp.float32) before they are added"
             )
         if taken := sorted(made.keys() & RESERVED):
             raise UserError(

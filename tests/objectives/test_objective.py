@@ -106,9 +106,9 @@ def test_an_objective_needs_no_own_counts_for_any_rows(rows: str, counts: set[st
         ({"sums": lambda self, *inputs: {"mine": jnp.zeros(3)}}, "sums must return a dict of scalars (name -> sum"),
         (
             {"sums": lambda self, *inputs: {"mine": jnp.zeros((), jnp.bfloat16)}},
-            "sums returns 'mine' in bfloat16, in which a sum over many steps becomes wrong; convert its terms with .astype(",
+            "sums returns 'mine' in bfloat16, in which a sum over many steps becomes wrong; sums and counts must be",
         ),
-        ({"counts": lambda self, batch: {"masked": jnp.zeros((), jnp.int32)}}, "counts returns 'masked' in int32, in which"),
+        ({"counts": lambda self, batch: {"masked": jnp.zeros((), jnp.int32)}}, "counts returns 'masked' in int32; sums and"),
         ({"sums": lambda self, *inputs: {"masked": jnp.zeros(())}}, "'masked' is both a sum and a count; give"),
         ({"sums": lambda self, *inputs: {"steps": jnp.zeros(())}}, "sums returns 'steps', a name that is reserved for the "
                                                                    "training"),
