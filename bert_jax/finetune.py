@@ -125,7 +125,7 @@ def finetune(job: Job) -> JsonObject | None:
             end=last,
             rows=job.rows,
             step=step,
-            logs=lambda step: due(step, experiment.log_every, last=last) or step in evaluations,
+            logs=lambda step: due(step, experiment.log_every, last=last),
             evaluates=lambda step: step in evaluations,
             evaluate=evaluate,
             saves=lambda step: due(step, every, last=last),

@@ -192,6 +192,7 @@ def pretrain(
             log=run_log,
             saver=saver,
             abort_after_skipped=experiment.abort_after_skipped,
+            kept=experiment.checkpoints.keep_at,
             spikes=experiment.spikes,
             rollback=rollback,
             check=splits.verification.check,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import pathlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -53,7 +53,7 @@ class Stage:
     step: Callable[[TrainState, Batch], tuple[TrainState, Sums]]
     """The compiled training step for batches of `rows`. It reuses the memory of the old state."""
     logs: Callable[[int], bool]
-    """Whether a log line is due after a step."""
+    """Whether a log line is due after a step. Steps with an evaluation or a save have one too."""
     evaluates: Callable[[int], bool]
     """Whether an evaluation is due after a step, including step 0."""
     evaluate: Callable[[int, TrainState, Callable[[], object]], bool]
@@ -81,6 +81,8 @@ class Parts:
     saver: Saver
     abort_after_skipped: int
     """The number of consecutive steps with a non-finite loss or gradient after which the run fails."""
+    kept: Sequence[int] = ()
+    """The steps whose states are kept until the end. Their scores are results, like those of the last step."""
     spikes: SpikeConfig = dataclasses.field(default_factory=SpikeConfig)
     rollback: Callable[[Stage, LossSpike], TrainState] | None = None
     """Returns the state to continue from after loss spikes in a stage."""
@@ -129,17 +131,14 @@ def train(parts: Parts, state: TrainState) -> Trained:
                         goodput.step_done(step)
                         parts.check()
                         stopped = run.preemption.requested()
-                        saves = stage.saves(step) or stopped
-                        logs, saved = stage.logs(step) or saves, False
-                        if logs:
+                        saves, saved = stage.saves(step) or stopped, False
+                        if stage.logs(step) or saves or stage.evaluates(step):
                             log.training(step, sums.take())
                         if stage.evaluates(step):
                             early = EarlySave(parts, step, state, stopped)
                             with log.pause(TimeCategory.EVALUATING):
                                 ended = stage.evaluate(step, state, early.save_if_stopped)
                             saved, stopped = early.is_done, stopped or run.preemption.requested()
-                            if stopped and not logs:
-                                log.training(step, sums.take())
                         if (saves or ended or stopped) and not saved:
                             with log.pause(TimeCategory.SAVING):
                                 saver.save(step, state)
@@ -167,8 +166,8 @@ def train(parts: Parts, state: TrainState) -> Trained:
 
 class EarlySave:
     """Saves the state of a step during its evaluation if the run was asked to stop. A machine that is preempted may be gone
-    before the evaluation ends. If so, the scores of this step are missing from the metrics. The last step is not saved early,
-    because its scores are results."""
+    before the evaluation ends. If so, the scores of this step are missing from the metrics. The last step and the steps that
+    are kept are not saved early, because their scores are results."""
 
     def __init__(self, parts: Parts, step: int, state: TrainState, stopped: bool):
         self._parts, self._step, self._state, self._stopped = parts, step, state, stopped
@@ -177,7 +176,7 @@ class EarlySave:
 
     def save_if_stopped(self) -> None:
         """Saves the state if a stop was requested before the evaluation or, in a run with one process, during it."""
-        if self.is_done or self._step == self._parts.last_step:
+        if self.is_done or self._step in (self._parts.last_step, *self._parts.kept):
             return
         if self._stopped or self._parts.run.preemption.requested_here():
             with self._parts.goodput.during(TimeCategory.SAVING):

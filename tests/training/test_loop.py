@@ -171,7 +171,7 @@ def test_the_loop_logs_before_it_evaluates_and_evaluates_before_it_saves(monkeyp
     assert run.notes == [
         *("stage to 6 from 0", *evaluated(0), *one(1)),
         *(*one(2), *logged(2)),
-        *(*one(3), *evaluated(3)),
+        *(*one(3), *logged(3), *evaluated(3)),
         *(*one(4), *logged(4), *saved(4)),
         *one(5),
         *(*one(6), *logged(6), *evaluated(6), *saved(6), "check 6"),
@@ -183,7 +183,7 @@ def test_stages_run_in_order_and_a_resumed_stage_is_not_evaluated_at_its_start(m
     assert run(1).state == State(4)  # type: ignore[comparison-overlap]
     assert run.notes == [
         *("stage to 2 from 1", *one(2), *logged(2), *evaluated(2), "check 2"),
-        *("stage to 4 from 2", *one(3), *evaluated(3), *one(4), *logged(4), *evaluated(4), *saved(4), "check 4"),
+        *("stage to 4 from 2", *one(3), *logged(3), *evaluated(3), *one(4), *logged(4), *evaluated(4), *saved(4), "check 4"),
     ]
 
 
@@ -204,7 +204,7 @@ def test_a_stop_request_saves_before_the_rest_of_an_evaluation(monkeypatch: pyte
     run = Run(monkeypatch, 6, stops=(3.5,))
     assert not run(2).is_whole
     batches = ["first batch of 3", save, "second batch of 3"]
-    assert run.notes[1:] == [*one(3), evaluate[0], *batches, *evaluate[1:], *logged(3), "check 3", said]
+    assert run.notes[1:] == [*one(3), *logged(3), evaluate[0], *batches, *evaluate[1:], "check 3", said]
 
 
 def test_a_stop_request_during_an_evaluation_that_decides_saves_right_after_it(monkeypatch: pytest.MonkeyPatch):
@@ -215,6 +215,9 @@ def test_a_stop_request_during_an_evaluation_that_decides_saves_right_after_it(m
     run = Run(monkeypatch, 6, stops=(6,))
     assert run(5).is_whole
     assert run.notes[1:] == [*one(6), *logged(6), *evaluated(6), *saved(6), "check 6"], "the scores of the last step are results"
+    run = Run(monkeypatch, 6, stops=(3,))
+    assert not run(2, kept=(3,)).is_whole
+    assert run.notes[1:-2] == [*one(3), *logged(3), *evaluated(3), *saved(3)], "a study reads the scores of a kept step"
 
 
 @pytest.mark.parametrize("which", [0, 1])
