@@ -394,7 +394,7 @@ class Processes(contextlib.AbstractContextManager["Processes"]):
             raise UserError(message)
 
     def join_jax(self, timeout: float) -> None:
-        """Starts `jax.distributed`. Raises UserError if a user's file has already computed with JAX.
+        """Starts `jax.distributed`. Raises UserError if JAX has already computed, e.g. in a user's file.
 
         JAX's own service aborts all processes with a C++ stack trace if a process is silent. The service expects two heartbeats
         per time limit, so it may react after half of the limit. The limit is therefore more than twice our patience, so that
@@ -412,12 +412,12 @@ class Processes(contextlib.AbstractContextManager["Processes"]):
                 shutdown_timeout_seconds=0,
             )
         except RuntimeError as error:
-            if "must be called before any JAX calls" not in str(error) or not loaded_files():
+            if "must be called before any JAX calls" not in str(error):
                 raise
             raise UserError(
-                "JAX was used before the processes were connected: your own file computes with JAX (jnp.zeros, jax.devices and "
-                "the like) while it is loaded; use NumPy there, or compute in the functions that the run calls. The loaded files "
-                f"are {', '.join(loaded_files())}"
+                "JAX was used before the processes were connected, probably by a file of yours that computes with JAX (e.g. "
+                "jnp.zeros or jax.devices) while it is loaded; use NumPy there, or compute in the functions that the run calls. "
+                f"Loaded files: {', '.join(loaded_files()) or 'none'}"
             ) from error
 
     @contextlib.contextmanager
