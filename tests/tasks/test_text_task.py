@@ -233,7 +233,7 @@ def test_messages_about_a_file_are_printed_once(tmp_path: pathlib.Path, capsys: 
     said: list[str] = []
     load(config("glue/rte", tmp_path), said.append)
     assert len(said) == 1
-    assert "kept 1 example with an empty text" in said[0]
+    assert "kept 1 example with an empty text, which `predict` refuses" in said[0]
     assert capsys.readouterr().err == ""
 
 

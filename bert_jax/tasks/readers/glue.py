@@ -160,7 +160,8 @@ def read_glue(task: str, directory: str | os.PathLike[str], split: str, *, say: 
     if broken:
         say(f"{path}: left out {counted(len(broken), 'line')} with too many or too few columns; the first is line {broken[0]}")
     if blank:
-        say(f"{path}: kept {counted(len(blank), 'example')} with an empty text; the first is line {blank[0]}")
+        kept = counted(len(blank), "example")
+        say(f"{path}: kept {kept} with an empty text, which `predict` refuses; the first is line {blank[0]}")
     if unlabelled:
         say(f"{path}: left out {counted(unlabelled, 'example')} without a gold label")
     if not examples:

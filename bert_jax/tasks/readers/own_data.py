@@ -402,8 +402,8 @@ def _read_split(
     if kind == "sequence" and config.text_b:
         blank = [at for at, e in found if isinstance(e, TextExample) and (is_invisible(e.text) or is_invisible(e.text_b or ""))]
         if blank:
-            first = f"{blank[0].unit} {blank[0].line}"
-            say(f"{given}: kept {counted(len(blank), 'example')} with an empty text; the first is {first}")
+            kept, first = counted(len(blank), "example"), f"{blank[0].unit} {blank[0].line}"
+            say(f"{given}: kept {kept} with an empty text, which `predict` refuses; the first is {first}")
     if kind == "token" and len(found) > 1 and all(isinstance(e, WordsExample) and len(e.words) == 1 for _, e in found):
         say(f"WARNING: {given}: each of the {len(found):,} sentences has only one word, so no word has a context")
     if split == "test" and "-1" not in known:

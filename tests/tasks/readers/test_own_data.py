@@ -1122,7 +1122,7 @@ def test_one_text_of_a_pair_may_be_empty(tmp_path: pathlib.Path, name: str, spli
     pairs = [("who", "why"), ("", "what"), ("how", " ")]
     assert read(*pairs) == pairs
     first = "line 3" if name == "a.csv" else "line 2"
-    assert said == [f"{tmp_path / name}: kept 2 examples with an empty text; the first is {first}"]
+    assert said == [f"{tmp_path / name}: kept 2 examples with an empty text, which `predict` refuses; the first is {first}"]
     for text_b, wrong in (("b", ("", "")), (None, ("", "what"))):
         with pytest.raises(UserError, match=rf'{name}, {first}: a is "", not a text'):
             read(("who", "why"), wrong, text_b=text_b)
