@@ -142,7 +142,7 @@ def load_own_data(config: OwnDataConfig, kind: str, *, say: Say = note) -> OwnDa
         if split == "train" and named and not names:
             names = _names_in_file(config, kind)
             by_number = bool(names)
-        examples[split] = _read_split(config, kind, split, names, by_number, vectors, say)
+        examples[split] = read_own_data(config, kind, split, labels=names, by_number=by_number, vectors=vectors, say=say)
         if split == "train" and named and not names:
             names = collect_labels(examples[split])
             if not names:
@@ -335,25 +335,19 @@ _THOUSANDS = re.compile(r"[+-]?[0-9]{1,3}(,[0-9]{3})+(\.[0-9]*)?")
 
 
 def read_own_data(
-    config: OwnDataConfig, kind: str, split: str, *, labels: Sequence[str] = (), by_number: bool = False, say: Say = note
-) -> list[Example]:
-    """Returns the examples of `split`, in the order of its files. `labels` are the valid names. If `labels` is empty, all names
-    are valid. If `by_number` is set, files may have the indices of names in `labels` instead of the names. Raises UserError in
-    the same cases as `load_own_data`."""
-    return _read_split(config, kind, split, labels, by_number, {}, say)
-
-
-def _read_split(
     config: OwnDataConfig,
     kind: str,
     split: str,
-    labels: Sequence[str],
-    by_number: bool,
-    vectors: dict[pathlib.Path, bool],
-    say: Say,
+    *,
+    labels: Sequence[str] = (),
+    by_number: bool = False,
+    vectors: dict[pathlib.Path, bool] | None = None,
+    say: Say = note,
 ) -> list[Example]:
-    """Returns the examples of `read_own_data`. `vectors` has the file that has decided whether lists of numbers have a 0 or 1 for
-    each label, instead of indices. If it is empty, the rows decide, as in `_read_vectors`, and this file is added."""
+    """Returns the examples of `split`, in the order of its files. `labels` are the valid names. If `labels` is empty, all names
+    are valid. If `by_number` is set, files may have the indices of names in `labels` instead of the names. `vectors` has the file
+    that has decided whether lists of numbers have a 0 or 1 for each label, instead of indices. If it is empty, the rows decide,
+    as in `_read_vectors`, and this file is added. Raises UserError in the same cases as `load_own_data`."""
     if kind not in FORMATS:
         raise UserError(f"kind={kind!r} is not a kind of head; {nearest(kind, FORMATS)}")
     if split not in SPLITS:
@@ -412,7 +406,7 @@ def _read_split(
         found = _without_hidden_answers(given, found, say)
     if kind == "sequence" and config.problem == "multi_label":
         if config.label_names:
-            found = _read_vectors(given, config, found, vectors, say)
+            found = _read_vectors(given, config, found, {} if vectors is None else vectors, say)
         else:
             _refuse_vectors(given, known, [example for _, example in found])
         if split == "test":
