@@ -69,18 +69,18 @@ def described(boxed: Params) -> PyTree[Parameter]:
     return jax.tree_util.tree_map_with_path(describe, boxed, is_leaf=lambda x: isinstance(x, nn.Partitioned))
 
 
-def decayed(params: PyTree[Array | Parameter]) -> PyTree[bool]:
+def decayed(parameters: PyTree[Parameter]) -> PyTree[bool]:
     """Returns a mask for weight decay. It is True for every parameter except biases, the parameters of norms and the
     `VOCABULARY_ARRAYS`, which are not trained. google-research/bert `optimization.py` excludes biases and LayerNorm by the names
-    LayerNorm, layer_norm and bias. A `Parameter` is also recognised by its axes, since the norms of a user's encoder may have
-    other names."""
+    LayerNorm, layer_norm and bias. Norms are also recognised by their axes, since those of a user's encoder may have other
+    names."""
 
-    def decays(path: tuple[Any, ...], leaf: Array | Parameter) -> bool:
-        axes = [axis for axis in leaf.axes if axis != "layer"] if isinstance(leaf, Parameter) else []
+    def decays(path: tuple[Any, ...], leaf: Parameter) -> bool:
+        axes = [axis for axis in leaf.axes if axis != "layer"]
         of_norm = axes == ["norm"] or any(key.key.endswith("layer_norm") for key in path)
         return not of_norm and path[-1].key not in ("bias", *VOCABULARY_ARRAYS)
 
-    return jax.tree_util.tree_map_with_path(decays, params)
+    return jax.tree_util.tree_map_with_path(decays, parameters)
 
 
 def stacked(params: Params) -> PyTree[bool]:
@@ -228,7 +228,7 @@ def _checked(direction: optax.GradientTransformation, key: str) -> optax.Gradien
 
     def update(grads: Params, state: Any, params: Params | None = None) -> tuple[Params, Any]:
         leaves, structure = jax.tree.flatten(state)
-        of_leaves = zip(leaves, implementations or [None] * len(leaves), strict=True)
+        of_leaves = zip(leaves, implementations, strict=True)
         typed = jax.tree.unflatten(structure, [jax.random.wrap_key_data(x, impl=own) if own else x for x, own in of_leaves])
         found, new = _explained(f"{key}: update(gradients, state, params)", lambda: direction.update(grads, typed, params))
         if not jax.tree.structure(found) == jax.tree.structure(grads):  # type: ignore[operator]

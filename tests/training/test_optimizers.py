@@ -28,7 +28,7 @@ from bert_jax.sharding.config import MeshConfig
 from bert_jax.sharding.mesh import make_mesh
 from bert_jax.training import OPTIMIZERS
 from bert_jax.training.config import OptimizerConfig
-from bert_jax.training.optimizers import decayed, described, layerwise_trust_ratio, make_optimizer
+from bert_jax.training.optimizers import Parameter, decayed, described, layerwise_trust_ratio, make_optimizer
 from tests.golden import make_stable_adamw
 from tests.random_features import HEADS, LABELS
 from tests.random_rows import TINY, boxed, largest_difference, random_parameters
@@ -96,7 +96,7 @@ def test_bert_adam_equals_the_original_update_in_numpy():
 def test_adamw_equals_optax_with_decay_on_kernels_and_embeddings_only():
     params = few_parameters()
     config = OptimizerConfig(name="adamw", epsilon=1e-8, weight_decay=0.1)
-    theirs = optax.adamw(0.1, eps=1e-8, weight_decay=0.1, mask=decayed(params))
+    theirs = optax.adamw(0.1, eps=1e-8, weight_decay=0.1, mask=decayed(described(boxed(params))))
     assert largest_difference(run_optax(theirs, params), run(make_optimizer(config, boxed(params)), params)) < 1e-5
 
 
@@ -110,7 +110,7 @@ def test_lamb_equals_optax_applied_to_each_layer():
         number = jax.tree.leaves(layers)[0].shape[0]
         return {**tree, "encoder": [jax.tree.map(operator.itemgetter(n), layers) for n in range(number)]}
 
-    mask = split(jax.tree.map(lambda p, d: np.full(p.shape[:1], d), params, decayed(params)))
+    mask = split(jax.tree.map(lambda p, d: np.full(p.shape[:1], d), params, decayed(described(boxed(params)))))
     mask = jax.tree.map(lambda x: bool(np.asarray(x).reshape(-1)[0]), mask)
     theirs = optax.lamb(0.1, eps=1e-6, weight_decay=0.01, mask=mask)
     assert largest_difference(run_optax(theirs, params, split), split(ours)) < 1e-5
@@ -242,9 +242,9 @@ def every_parameter():
     for config, head in [(untied, None), *((untied, head) for head in heads.values()), *((c, None) for c in other_models())]:
         foreign = {row.ours: row.theirs for row in rows(config, head)}
         if config is untied:
-            tree = unflatten_dict(foreign, sep="/")
+            tree = jax.tree.map(lambda _: Parameter((), ()), unflatten_dict(foreign, sep="/"))
         else:
-            tree = nn.unbox(abstract_parameters(config, next_sentence=False))
+            tree = described(abstract_parameters(config, next_sentence=False))
         flags = jax.tree_util.tree_leaves_with_path(decayed(tree))
         found.append(({"/".join(key.key for key in path): flag for path, flag in flags}, foreign))
     return found
