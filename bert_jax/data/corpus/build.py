@@ -6,6 +6,7 @@ released when the process ends."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import errno
 import functools
@@ -360,10 +361,14 @@ def _difference(key: str, before: Json, now: Json) -> str:
 
 
 def _remove_leftovers(directory: pathlib.Path, index: int, shards: int) -> None:
-    """Removes the partial files of a shard that a killed build has left. The lock guarantees that no process is writing
-    them."""
+    """Removes the partial files of a shard that a killed build has left. The workers of that build end only when they next
+    report their progress. The directory is therefore renamed first. A worker could otherwise add shard.json to a directory
+    whose arrays are gone, and give it the name of a complete shard."""
     for path in directory.glob(f".{shard_name(index, shards)}.*"):
-        files.remove_tree(path)
+        removed = path.with_name(f"{path.name}.removed")
+        with contextlib.suppress(FileNotFoundError):  # the worker has completed the shard
+            path.rename(removed)
+        files.remove_tree(removed)
 
 
 def _write_shards(work: Sequence[ShardWork], workers: int, found: int) -> None:

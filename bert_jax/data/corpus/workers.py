@@ -58,6 +58,7 @@ def _run(function: Callable[[Job, Report], Result], number: int, job: Job) -> Re
         if os.getppid() != board.parent:  # the parent was killed; this worker must not interfere with the next build
             os._exit(1)
 
+    report(0.0, 0)
     return function(job, report)
 
 
