@@ -142,8 +142,7 @@ def roll_call(
     0 is connected to all other processes, and each other process only to process 0.
 
     Raises WorkersMissing in every started process if a process is missing after `timeout` seconds, and UserError if the facts
-    differ. `say`
-    prints a line about missing processes."""
+    differ. `say` prints a line about missing processes."""
     say = say or (lambda line: print(line, file=sys.stderr, flush=True))
     host, _, port = hosts.coordinator.rpartition(":")
     start, last_message = time.monotonic(), time.monotonic()
@@ -166,7 +165,8 @@ def roll_call(
                 f"this is worker {hosts.index} of {hosts.count}, but {hosts.names[0]} at {hosts.coordinator} did not answer "
                 f"within {timeout:.0f} s; {_TOGETHER}:\n  {hosts.remedy}"
             )
-        fault, connections = str(found[0]), {0: found[1]}
+        answer, connections = found[0], {0: found[1]}
+        fault, some_missing = answer if isinstance(answer, list) else (answer, False)  # other code may answer with a text
     else:
         received, connections = dict[int, dict[str, str]](), dict[int, socket.socket]()
         required = {name for name in facts if not name.startswith("config.")}
@@ -197,14 +197,14 @@ def roll_call(
                 f"port {port} cannot be opened ({error.strerror}); stop the other run on this machine if there is one, or name "
                 "another port"
             ) from error
-        fault = _missing_or_differing(hosts, dict(facts), received)
+        fault, some_missing = _missing_or_differing(hosts, dict(facts), received), bool(missing())
         for connection in connections.values():
             with contextlib.suppress(OSError):  # the process has ended; its closed connection will show this
-                connection.sendall(framed(signed(fault)))
+                connection.sendall(framed(signed([fault, some_missing])))
     if fault:
         for connection in connections.values():
             connection.close()
-        raise WorkersMissing(fault) if _TOGETHER in fault else UserError(fault)
+        raise (WorkersMissing if some_missing else UserError)(fault)
     return connections
 
 

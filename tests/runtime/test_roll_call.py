@@ -83,6 +83,12 @@ def test_a_difference_is_reported_by_all():
     assert "  config.seed: worker 0 has 0, worker 2 has 1\n  jax: worker 0 has 0.10.2, worker 2 has 0.11.0\n" in told[0]
 
 
+def test_a_difference_in_a_text_about_missing_workers_is_still_a_difference():
+    """Its exit status allows no restart."""
+    facts = [{"config.note": text} for text in (processes._TOGETHER, "")]
+    assert all(text.startswith("the workers differ") for text in call(group(2, free_port()), facts, timeout=30))
+
+
 def test_a_stranger_on_the_port_changes_nothing():
     port = free_port()
     stop = threading.Event()
@@ -258,7 +264,7 @@ def test_a_process_number_belongs_to_its_first_connected_caller():
         time.sleep(0.2)
         third, other = here.call(mine), here.call(framed(signed([2, {"jax": "1"}])))
         with third, other:
-            assert [verified(receive(third)), verified(receive(other))] == ["", ""]
+            assert [verified(receive(third)), verified(receive(other))] == [["", False]] * 2
 
 
 def test_a_worker_that_dies_does_not_prevent_answers_to_the_others():
