@@ -251,12 +251,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _start(flags)
 
 
-def with_newer_keys(stored: JsonObject, fingerprints: Mapping[str, str]) -> JsonObject:
-    """Adds the keys that earlier versions did not store to a stored configuration. Missing fingerprints are those of the run."""
-    values = with_defaults(FinetuningExperiment, stored, extra_key=FINGERPRINTS)
-    return {**values, FINGERPRINTS: {**fingerprints, **(values.get(FINGERPRINTS) or {})}}
-
-
 def _start(flags: Flags) -> int:
     """Starts or resumes the run of `flags`. Returns the exit status."""
     experiment = FinetuningExperiment.from_dict(flags.config)
@@ -268,9 +262,8 @@ def _start(flags: Flags) -> int:
     experiment, note = with_pooling(experiment, task.head, flags.given)
     check_tags(experiment, task)
     load_sinks(experiment.log.sinks)  # only to refuse an unusable sink early, and in every process
-    own = fingerprints(experiment, task)
-    config = experiment.to_dict() | {FINGERPRINTS: own}
-    completed = functools.partial(with_newer_keys, fingerprints=own)
+    config = experiment.to_dict() | {FINGERPRINTS: fingerprints(experiment, task)}
+    completed = functools.partial(with_defaults, FinetuningExperiment, extra_key=FINGERPRINTS)
     independent = experiment.side_by_side
     with start_run("finetune", flags, config, may_change=MAY_CHANGE, completed=completed, independent=independent) as run:
         if is_done(run):

@@ -144,15 +144,12 @@ def weights_fingerprint(name: str) -> str:
 
 
 def config_fingerprint(name: str) -> str:
-    """Returns a hash of the settings in the config.json of the model `name` that differ from the defaults of `ModelConfig`, so
-    that a newer version with more settings finds the same hash."""
+    """Returns a hash of the settings in the config.json of the model `name`."""
     directory = find_model_directory(name)
     config = config_from_json(read_model_config(directory), str(directory))
-    defaults = {field.name: field.default for field in dataclasses.fields(config)}
-    values = {name: value for name, default in defaults.items() if (value := getattr(config, name)) != default}
+    values = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
     values |= {name: by_content(x, f"config.model.{name}") for name, x in values.items() if isinstance(x, str)}
-    stated = sorted((name, repr(value)) for name, value in values.items())
-    return hashlib.sha256(repr(stated).encode()).hexdigest()
+    return hashlib.sha256(repr(sorted(values.items())).encode()).hexdigest()
 
 
 def tokenizer_fingerprint(name: str) -> str:
