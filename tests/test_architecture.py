@@ -41,7 +41,7 @@ FOLDERS = (
 ROOT = {"errors": (), "files": ("errors",), "hardware": ()}
 """The modules of the root other than commands, and the modules that each of them may import."""
 TOP_LEVEL = {"README.md", "setup.py", "bert_jax", "experiments", "tests", "tpu_scripts", "requirements.txt"}
-DOTFILES = {".ci", ".github", ".gitignore", ".mypy.ini", ".pre-commit-config.yaml", ".pytest.ini", ".ruff.toml"}
+DOTFILES = {".ci", ".gitattributes", ".github", ".gitignore", ".mypy.ini", ".pre-commit-config.yaml", ".pytest.ini", ".ruff.toml"}
 ONLY_IN = {"jax": None, "flax": None, "optax": None, "grain": {"data"}, "orbax": {"training"}}
 WITHOUT_JAX = {"storage", "data"}
 """Folders that do not import jax. The exceptions are `data/batches.py`, and grain in `data/prefetch.py`."""
