@@ -93,7 +93,11 @@ def predictions(
 
 def twins(tokenizer: Tokenizer, other: Tokenizer) -> Int32[np.ndarray, " _"]:
     """Returns, for each piece of the second vocabulary, the id of the same piece in the first vocabulary, or -1 if there is
-    none. Two pieces are the same if they have the same letters and both start a word or both continue a word."""
+    none. Two pieces are the same if they have the same letters and both start a word or both continue a word. If the
+    vocabularies are the same, each piece is only the same as itself: in a byte-level vocabulary, "." and " ." have the same
+    letters, and neither continues a word."""
+    if tokenizer.vocabulary == other.vocabulary:
+        return np.arange(other.size, dtype=np.int32)
     known, others = ([read_piece(t, i) for i in range(t.size)] for t in (tokenizer, other))
     ids = {(piece.text, piece.continues): piece.id for piece in reversed(known)}
     return np.array([ids.get((piece.text, piece.continues), -1) for piece in others], np.int32)
