@@ -448,6 +448,7 @@ def test_sentences_of_one_word_give_a_warning(tmp_path: pathlib.Path):
             r"the first column has word numbers, not words; name the columns .*\[n,words,labels\]",
         ),
         ("a.conll", [f"{i} a a N{' _' * 6}" for i in (1, 2)], {}, r"; if it is CoNLL-U, give it a name .* \.conllu, or name"),
+        ("a.conll", ["1-2 ab O", "1 a B-X", "2 b O", "", "1 a O", "1.1 _ O"], {}, "the first column has word numbers, not words"),
         ("a.conll", ["0 a B-X", "1 b O", "", "0 a O"], {}, r"the first column has word numbers, not words; name the columns"),
         ("a.conll", ["d 0 0 a X", "d 0 1 b Y", "", "d 0 0 c X"], {}, "it is 'd' in every line of a sentence; name"),
         ("a.conll", ["d 0 a X", "d 1 b Y", "", "e 0 c X", "e 1 d Y"], {}, "it is 'd' in every line of a sentence"),
