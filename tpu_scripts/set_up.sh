@@ -257,7 +257,8 @@ set_up() {
         [[ -n "$python" ]] || {
             grep -v '^WARNING' "$log" | tail -n 6 | sed 's/^/    /' >&2
             fail "no Python 3.11 to 3.14 with venv was found, and uv could not fetch one (log: $log).
-Install one (Ubuntu: sudo apt install python3.11 python3.11-venv) and start again, or name it: BERT_JAX_PYTHON=/path/to/python"
+Install one (Ubuntu: sudo apt install python3-venv; on 22.04: python3.11 python3.11-venv) and start again, or name it:
+BERT_JAX_PYTHON=/path/to/python"
         }
         say "python: $("$python" --version 2>&1) ($python)"
         stage "making $name" make_venv "$python"
