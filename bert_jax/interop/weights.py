@@ -109,8 +109,8 @@ def _read_pytorch(path: pathlib.Path) -> dict[str, np.ndarray]:
         import torch  # PyTorch is an optional extra, so the base installation does not need it
     except ImportError as error:
         raise UserError(
-            f"{path} is in PyTorch's format, which needs PyTorch: pip install '.[torch]', or save the model as {WEIGHTS} "
-            "(save_pretrained of transformers does this)"
+            f"{path} is in PyTorch's format, which needs PyTorch: pip install -e '.[torch]', or save the model as "
+            f"{WEIGHTS} (save_pretrained of transformers does this)"
         ) from error
     try:
         loaded: Any = torch.load(path, map_location="cpu", weights_only=True)  # weights_only does not run code in the file
