@@ -1,6 +1,6 @@
 """A log sink that writes the numbers of a run as a table, WORKDIR/log.csv, for a spreadsheet.
 
-    tpu_scripts/run.sh pretrain --config=experiments/pretrain/quickstart.py --workdir=runs/quickstart \
+    tpu_scripts/run.sh pretrain --config=experiments/pretrain/quickstart.py --workdir=runs/csv \
         --config.log.sinks=tensorboard,experiments/extensions/csv_log.py:Csv
 
 The table has one row for each step and number. If a run is continued, the table is written again, with the numbers from all of

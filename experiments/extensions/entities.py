@@ -1,10 +1,10 @@
 """A mask policy: masks whole entities, which are runs of capitalised words, before other words (as in ERNIE, arXiv:1904.09223).
 
     tpu_scripts/run.sh pretrain --config=experiments/pretrain/laptop.py --workdir=runs/entities \
-        --config.examples.masking=experiments/extensions/entities.py:entities
+        --config.corpus.directory=runs/cased_corpus --config.examples.masking=experiments/extensions/entities.py:entities
 
-The vocabulary must be cased. The first word of a sentence counts as an entity. If entities make up less than `rate` of the
-tokens, other words are masked too.
+The vocabulary of the corpus must be cased. The first word of a sentence counts as an entity. If entities make up less than
+`rate` of the tokens, other words are masked too.
 """
 
 
