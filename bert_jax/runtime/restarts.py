@@ -58,7 +58,7 @@ def keep_running(name: str, arguments: Sequence[str], restarts: int, first_pause
             ended = f"{name} ended with exit status {status} ({MENDED_BY_RESTART[status]}) {_after(step)}"
             missing = missing + 1 if status == MISSING else 0
             if missing == MISSING_IN_A_ROW:
-                _say(f"error: {ended}, {missing} times in a row: look at the other processes, then start all again")
+                _say(f"error: {ended}, {counted(missing, 'time')} in a row: look at the other processes, then start all again")
                 return MISSING
             if status not in (MISSING, STOPPED):
                 if step in failed:
