@@ -22,7 +22,7 @@ from safetensors.numpy import save_file
 from bert_jax.convert import main as convert
 from bert_jax.data import DECODER, INPUTS
 from bert_jax.data.tokenizers.tokenizer import load_tokenizer
-from bert_jax.data.tokenizers.vocabulary_training import train_bpe
+from bert_jax.data.tokenizers.vocabulary_training import train_bpe, train_sentencepiece
 from bert_jax.errors import UserError
 from bert_jax.interop.families.family import export_family
 from bert_jax.interop.families.marian import MARIAN, generation_settings, unapplied_settings
@@ -341,3 +341,10 @@ def test_the_exported_tokenizer_ends_a_text_and_puts_nothing_before_it(kind, tmp
     assert not any(pair.type_ids)  # as in Marian's own tokenizer
     settings = json.loads((tmp_path / "1" / "tokenizer_config.json").read_text())
     assert (settings["eos_token"], settings["tokenizer_class"]) == ("[SEP]", "PreTrainedTokenizerFast")
+
+
+def test_an_exported_translator_keeps_its_sentencepiece_vocabulary(tmp_path):
+    train_sentencepiece([["the river of Paris is the capital", "of France, is it?"]] * 30, 60, None).save(tmp_path / "words")
+    model = make_translator(tmp_path / "words", max_position=40)
+    export_model(tmp_path / "m", model)
+    assert import_model(tmp_path / "m").tokenizer.vocabulary == model.tokenizer.vocabulary

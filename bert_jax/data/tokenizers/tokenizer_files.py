@@ -299,12 +299,17 @@ def check_sentencepiece_json(path: pathlib.Path, pieces: Sequence[str]) -> None:
 
 def _converted_by_us(content: JsonObject) -> bool:
     """Returns whether a tokenizer.json has the form in which `rust_tokenizer` writes a SentencePiece model. Such a file is only
-    close to the model, so the model itself is read."""
+    close to the model, so the model itself is read. In the file of a translator, no token precedes the text."""
+    model, splits, framing = (
+        part if isinstance(part := content.get(name), dict) else {} for name in ("model", "pre_tokenizer", "post_processor")
+    )
+    single = framing.get("single") if framing.get("type") == "TemplateProcessing" else None
+    of_translator = isinstance(single, list) and bool(single) and "Sequence" in single[0]
     steps = {step.get("type") for step in parts(content.get("normalizer"), "normalizers")}
-    types = [(content.get(name) or {}).get("type") for name in ("model", "pre_tokenizer", "post_processor")]
     return (
-        types == ["Unigram", "Metaspace", "BertProcessing"]
-        and not (content["model"].get("byte_fallback") or steps - {"Lowercase", "NFKD", "Replace", "NFC", "Precompiled", "Strip"})
+        (model.get("type"), splits.get("type")) == ("Unigram", "Metaspace")
+        and (of_translator or framing.get("type") == "BertProcessing")
+        and not (model.get("byte_fallback") or steps - {"Lowercase", "NFKD", "Replace", "NFC", "Precompiled", "Strip"})
         and not any(token.get("normalized") for token in content.get("added_tokens") or ())
     )
 
