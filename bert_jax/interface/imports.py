@@ -21,13 +21,13 @@ def imported_files(file: pathlib.Path, content: bytes) -> dict[pathlib.Path, byt
     """Returns the path and content of every user's file that `file` imports, also indirectly. Files of this package, of Python
     and of installed packages are left out. The import statements are read, but not executed."""
     found: dict[pathlib.Path, bytes] = {}
-    roots, todo = _own_roots(), [(file, content)]
-    for importer, source in todo:
+    roots, unread = _own_roots(), [(file, content)]
+    for importer, source in unread:
         for path in _imported(importer, source, roots, file.parent):
             if path != file and path not in found:
                 with contextlib.suppress(OSError):
                     found[path] = path.read_bytes()
-                    todo.append((path, found[path]))
+                    unread.append((path, found[path]))
     return found
 
 
