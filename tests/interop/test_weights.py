@@ -192,7 +192,7 @@ def test_a_pointer_of_git_lfs_is_no_file_of_pytorch(tmp_path):
 def test_pytorch_files_without_pytorch_are_refused_with_the_package_to_install(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", None)  # importing torch now fails
     (tmp_path / "pytorch_model.bin").write_bytes(b"")
-    with pytest.raises(UserError, match=r"pytorch_model\.bin is in PyTorch's format.*pip install '\.\[torch\]', or save"):
+    with pytest.raises(UserError, match=r"pytorch_model\.bin is in PyTorch's format.*pip install -e '\.\[torch\]', or save"):
         read_weights(weights_file(tmp_path))
 
 
