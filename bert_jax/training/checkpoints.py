@@ -74,8 +74,8 @@ class Checkpoints:
     raises an error.
 
     Orbax writes no checksums of array data. Digests of the arrays are therefore saved with each state, and are compared when
-    the state is restored. Older states without digests are restored without this comparison. A state with NaN, or with
-    infinity in its parameters, is neither saved nor restored, since training cannot continue from it.
+    the state is restored. A state with NaN, or with infinity in its parameters, is neither saved nor restored, since training
+    cannot continue from it.
 
     >>> with Checkpoints(workdir / "checkpoints", keep=2) as checkpoints:
     ...     state = checkpoints.restore_latest(abstract_state)
@@ -194,7 +194,7 @@ class Checkpoints:
     def _try_restore(self, step: int, abstract_state: AbstractState) -> tuple[State | None, BaseException | None]:
         """Returns (state, None) or (None, error). All processes make the same decision. If one process cannot read a state, no
         process uses the state. If the state may be intact, raises WorkdirError or StorageError on every process."""
-        found: tuple[State, Mapping[str, int] | None] | None = None
+        found: tuple[State, Mapping[str, int]] | None = None
         error: BaseException | None = None
         passing: UserError | None = None
         with self._transferring("restoring a checkpoint"):
@@ -221,16 +221,14 @@ class Checkpoints:
             return None, error or OSError("damaged on another process")
         return state, None
 
-    def _read(self, step: int, layout: AbstractState) -> tuple[State, Mapping[str, int] | None]:
-        """Returns (the state of `step`, its saved digests or None). Each process reads without waiting for the others.
+    def _read(self, step: int, layout: AbstractState) -> tuple[State, Mapping[str, int]]:
+        """Returns (the state of `step`, its saved digests). Each process reads without waiting for the others.
 
         Orbax's manager would wait for the other processes after reading. A process that could not read the state would go on to
         its next collective, while the other processes would still wait at Orbax's barrier. All processes would then be
         aborted."""
         place = self._directory / str(step)
         state = ocp.StandardCheckpointHandler().restore(place / ITEM, args=ocp.args.StandardRestore(layout))
-        if not (place / DIGESTS).is_dir():
-            return state, None
         return state, ocp.JsonCheckpointHandler().restore(place / DIGESTS, args=ocp.args.JsonRestore())
 
     def _quarantine(self, steps: Sequence[int]) -> None:
@@ -393,12 +391,10 @@ def _on_all_processes(here: bool) -> bool:
     return here if jax.process_count() == 1 else bool(np.all(multihost_utils.process_allgather(np.asarray(here))))
 
 
-def _restore_error(state: State, written: Mapping[str, int] | None) -> ValueError | None:
-    """Returns an error if a restored state is unusable, otherwise None. `written` holds the saved digests of the state; it is
-    None for older states."""
+def _restore_error(state: State, written: Mapping[str, int]) -> ValueError | None:
+    """Returns an error if a restored state is unusable, otherwise None. `written` holds the saved digests of the state."""
     found, nonfinite = digests(state)
-    changed = [] if written is None else differing(found, written)
-    if changed:
+    if changed := differing(found, written):
         return ValueError(f"its contents differ from the saved digests: {_format_names(changed)} changed on disk")
     return _not_finite(nonfinite) if nonfinite else None
 

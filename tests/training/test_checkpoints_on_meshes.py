@@ -18,7 +18,7 @@ from orbax.checkpoint._src.futures.synchronization import OperationIdGenerator
 from bert_jax.errors import UserError, WorkdirError
 from bert_jax.sharding.config import MeshConfig
 from bert_jax.sharding.mesh import make_mesh
-from bert_jax.training.checkpoints import Checkpoints
+from bert_jax.training.checkpoints import DIGESTS, ITEM, Checkpoints, digests
 from bert_jax.training.steps import Program
 from tests.sharding.training import experiment_on, program_of
 
@@ -237,10 +237,11 @@ def test_a_state_is_restored_and_a_flipped_bit_is_detected_on_another_mesh(tmp_p
     assert "weights changed on disk" in caplog.text
 
 
-def test_a_checkpoint_without_digests_is_read(tmp_path: pathlib.Path):
-    with ocp.CheckpointManager(tmp_path) as manager:
-        manager.save(1, args=ocp.args.Composite(state=ocp.args.StandardSave(state_at(1))))
+def test_a_checkpoint_whose_digests_are_gone_is_set_aside(tmp_path: pathlib.Path):
+    save_all(tmp_path, 1, 2)
+    shutil.rmtree(tmp_path / "2" / DIGESTS)
     assert_equal(restored(tmp_path), state_at(1))
+    assert steps_in(tmp_path / "unreadable") == [2]
 
 
 def test_a_state_that_is_not_finite_is_neither_saved_nor_restored(tmp_path: pathlib.Path, caplog):
@@ -248,8 +249,9 @@ def test_a_state_that_is_not_finite_is_neither_saved_nor_restored(tmp_path: path
     broken["weights"][7] = np.nan
     broken = jax.device_put(broken)
     save_all(tmp_path, 1)
-    with ocp.CheckpointManager(tmp_path) as manager:  # like an earlier version
-        manager.save(2, args=ocp.args.Composite(state=ocp.args.StandardSave(broken)))
+    with ocp.CheckpointManager(tmp_path) as manager:
+        parts = {ITEM: ocp.args.StandardSave(broken), DIGESTS: ocp.args.JsonSave(digests(broken)[0])}
+        manager.save(2, args=ocp.args.Composite(**parts))
     with Checkpoints(tmp_path, keep=9) as checkpoints:
         assert_equal(checkpoints.restore_latest(abstract(state_at(0))), state_at(1))
         assert "the checkpoint of step 2 cannot be read (NaN or infinity in weights); trying" in caplog.text
