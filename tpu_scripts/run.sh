@@ -130,7 +130,9 @@ export TF_CPP_MIN_LOG_LEVEL="${TF_CPP_MIN_LOG_LEVEL:-2}" # XLA's C++ log: errors
 # Large arrays use huge pages: a CPU step allocates its memory at every call, and with pages of 4 KB, 175,000 page faults take a
 # sixth of the time (needs glibc 2.35 or later; has no effect elsewhere).
 export GLIBC_TUNABLES="${GLIBC_TUNABLES:-glibc.malloc.hugetlb=1}"
-python=("$venv/bin/python" -P -m) # -P: uses the code of this checkout, even if the current directory has another bert_jax
+# The code of this checkout is used, even if the current directory has another bert_jax (-P), or `pip install .` copied one
+export PYTHONPATH="$root${PYTHONPATH:+:$PYTHONPATH}"
+python=("$venv/bin/python" -P -m)
 if (($# == 0)); then
     quickstart
 elif ((restarts)); then

@@ -74,6 +74,11 @@ def test_code_comes_from_the_script_directory_not_the_current_one(tmp_path: path
     (other / "bert_jax" / "pretrain.py").write_text("raise SystemExit('the wrong checkout')")
     done = bash(f"'{ready}/tpu_scripts/run.sh' pretrain", cwd=other)
     assert done.stdout == f"pretrain|{other}\n"
+    (site,) = ready.glob(".venv/lib/*/site-packages")  # `pip install .` copies the package as it was then
+    shutil.copytree(other / "bert_jax", site / "bert_jax")
+    done = script(ready, "run", "pretrain")
+    shutil.rmtree(site / "bert_jax")
+    assert (done.stdout, done.stderr) == (f"pretrain|{ready.parent}\n", "")
 
 
 def test_help_lists_every_command_with_its_first_line():
