@@ -81,21 +81,33 @@ class Window:
 def text_words(tokenizer: Tokenizer, text: str) -> list[Word]:
     """Returns the words of `text` with their pieces. Punctuation marks are separate words. The name of a special token in the
     text, such as "[MASK]", becomes that token."""
+    return [word for _, word in placed_words(tokenizer, text)]
+
+
+def placed_words(tokenizer: Tokenizer, text: str) -> list[tuple[int, Word]]:
+    """Returns the words of `text_words`, each after the index of its first character in `text`."""
     names = {tokenizer.pieces[i]: i for i in sorted(tokenizer.special_ids)}
     mask = tokenizer.pieces[tokenizer.mask_id]
-    words: list[Word] = []
+    words: list[tuple[int, Word]] = []
+    place = 0
     parts = re.split(f"({'|'.join(map(re.escape, names))})", text)
     for part, following in itertools.zip_longest(parts, parts[1:]):
         if part in names:
-            words.append(Word(part, (names[part],), Kind.WORD))
+            words.append((place, Word(part, (names[part],), Kind.WORD)))
         else:
             takes_space = following == mask and tokenizer.mask_takes_space
-            words += plain_words(tokenizer, part.rstrip() if takes_space else part)
+            found = _placed_plain_words(tokenizer, part.rstrip() if takes_space else part)
+            words += [(place + start, word) for start, word in found]
+        place += len(part)
     return words
 
 
 def plain_words(tokenizer: Tokenizer, text: str) -> list[Word]:
     """Returns the words of `text` with their pieces. The name of a special token in `text` is treated as ordinary text."""
+    return [word for _, word in _placed_plain_words(tokenizer, text)]
+
+
+def _placed_plain_words(tokenizer: Tokenizer, text: str) -> list[tuple[int, Word]]:
     ids, offsets = tokenizer.encode_with_offsets(text)
     spans = tokenizer.word_spans(text)
     if not spans:
@@ -106,7 +118,7 @@ def plain_words(tokenizer: Tokenizer, text: str) -> list[Word]:
         # A piece that only marks a space has no characters. It belongs to the word after the space.
         pieces[min(bisect.bisect_right(ends, start), len(spans) - 1)].append(piece)
     found = zip(spans, pieces, strict=True)
-    return [Word(text[start:end], tuple(own), _kind(text[start:end])) for (start, end), own in found if own]
+    return [(start, Word(text[start:end], tuple(own), _kind(text[start:end]))) for (start, end), own in found if own]
 
 
 def written_words(tokenizer: Tokenizer, ids: Sequence[int]) -> list[Word]:

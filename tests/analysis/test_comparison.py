@@ -29,7 +29,7 @@ from bert_jax.model.config import ModelConfig
 from bert_jax.prediction.engine import Engine
 from tests.analysis.reference import in_words, sources, weights_of, word_vectors_of
 from tests.data.tokenizers.test_json_tokenizer import plain
-from tests.interop.tiny import SPECIALS, as_model, make_model, make_vocabulary
+from tests.interop.tiny import SPECIALS, as_model, make_model, make_vocabulary, write_xlm_r
 from tests.prediction.reference import engine_on, first_devices, pretrained_outputs
 
 TEXTS = ["the capital of France is Paris.", "cab", "of the river, xyz (Apfel) is!", "the cab of Paris " * 8, "is the river"]
@@ -273,17 +273,33 @@ def untrained(vocabulary: pathlib.Path, **fields: Any) -> Engine:
         return Engine(as_model(*make_model(vocabulary, **fields), vocabulary))
 
 
-def test_words_come_from_the_model_that_splits_less_and_have_a_space_before_them_if_it_counts(analyser, tmp_path):
+@pytest.fixture(scope="module")
+def by_json(tmp_path_factory) -> Engine:
+    """Returns an engine for a model with a tokenizer.json that splits only at spaces."""
+    write_xlm_r(directory := tmp_path_factory.mktemp("json"))
+    return untrained(directory)
+
+
+def test_words_are_whole_for_both_models_and_have_the_pieces_of_the_text(analyser, by_json, tmp_path):
+    text = "(for) the cab, don't ... is"
     train_sentencepiece([TEXTS], 40, False).save(tmp_path / "spaces")
-    by_spaces = untrained(tmp_path / "spaces")
-    for engines in ((by_spaces, analyser.engine), (analyser.engine, by_spaces)):
-        (pair,) = paired_windows(*engines, "the cab, of")
-        assert [word.text for word in pair.own.words[1:-1]] == ["the", "cab,", "of"]
-    by_bytes = untrained(plain(tmp_path, list(SPECIALS)))
-    (pair,) = paired_windows(analyser.engine, by_bytes, "for for, is")
-    expected = [tuple(by_bytes.model.tokenizer.encode(text)) for text in ("for", " for", ",", " is")]
-    assert [word.ids for word in pair.other.words[1:-1]] == expected
-    assert expected[0] != expected[1]
+    by_spaces, by_bytes = untrained(tmp_path / "spaces"), untrained(plain(tmp_path, list(SPECIALS)))
+    spaced, split = text.split(), ["(", "for", ")", "the", "cab", ",", "don", "'t", "...", "is"]
+    for other, expected in ((by_spaces, spaced), (by_json, spaced), (by_bytes, split)):
+        (pair,), (turned,) = (paired_windows(*engines, text) for engines in ((analyser.engine, other), (other, analyser.engine)))
+        assert (pair.own, pair.other) == (turned.other, turned.own)
+        assert [word.text for word in pair.own.words[1:-1]] == expected
+        for window, engine in ((pair.own, analyser.engine), (pair.other, other)):
+            assert window.item().ids[1:-1] == engine.model.tokenizer.encode(text)
+    kinds = [word.kind for word in pair.other.words]
+    assert [word for word, kind in zip(split, kinds[1:-1], strict=True) if kind == Kind.PUNCTUATION] == ["(", ")", ",", "..."]
+
+
+def test_a_special_token_of_one_model_is_one_word_for_both(analyser, by_json):
+    (pair,) = paired_windows(analyser.engine, by_json, "cab <mask>is")
+    assert [word.text for word in pair.own.words[1:-1]] == ["cab", "<mask>", "is"]
+    assert pair.other.words[2].ids == (by_json.model.tokenizer.mask_id,)
+    assert len(pair.own.words[2].ids) == 6
 
 
 def test_masked_words_are_predicted_only_by_models_that_read_both_sides(analyser, vocabulary):

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Int, PyTree
 
 from bert_jax.analysis.maps import Slots
-from bert_jax.analysis.windows import Kind, Window, Word, as_window, text_words
+from bert_jax.analysis.windows import Window, Word, as_window, placed_words
 from bert_jax.errors import UserError
 from bert_jax.model.config import ModelConfig
 from bert_jax.model.tokens import Batch
@@ -117,19 +117,17 @@ def paired_windows(engine: Engine, other: Engine, text: str) -> Iterator[WindowP
     """Splits a text of any length into windows. Both models have the same words in a window, each with its own pieces. Each
     window is short enough for both position tables.
 
-    The words come from the model that splits less. A SentencePiece model splits only at white space. Other models also split at
-    punctuation marks. If a word is longer than a position table, only its first pieces are read. Raises UserError if the text
-    has no tokens."""
+    A word is the shortest part of the text that consists of whole words of both models. If one model splits only at white space,
+    the words therefore are the parts between white space. If a word is longer than a position table, only its first pieces are
+    read. Raises UserError if the text has no tokens."""
     engines = (engine, other)
-    by_spaces = [each for each in engines if each.model.tokenizer.vocabulary.kind == "sentencepiece"]
-    words = text_words((by_spaces or [engine])[0].model.tokenizer, text)
-    if not words:
-        raise UserError(f"{shortened(text)} has no tokens; give text")
     room = min(each.config.max_position for each in engines) - 2
-    both = [[_in_pieces(each, word, room, n == 0) for n, word in enumerate(words)] for each in engines]
+    both = _common_words(engines, text, room)
+    if not both:
+        raise UserError(f"{shortened(text)} has no tokens; give text")
     waiting: list[tuple[Word, ...]] = []
     sizes = [0, 0]
-    for pair in zip(*both, strict=True):
+    for pair in both:
         grown = [size + len(word.ids) for size, word in zip(sizes, pair, strict=True)]
         if max(grown) > room:
             yield _pair(engines, waiting)
@@ -139,12 +137,26 @@ def paired_windows(engine: Engine, other: Engine, text: str) -> Iterator[WindowP
     yield _pair(engines, waiting)
 
 
-def _in_pieces(engine: Engine, word: Word, room: int, is_first: bool) -> Word:
-    tokenizer = engine.model.tokenizer
-    follows_space = tokenizer.distinguishes_spaces and not is_first and word.kind is Kind.WORD
-    text = f" {word.text}" if follows_space else word.text
-    ids = word.ids if word.kind in (Kind.CLS, Kind.SEP) else tuple(tokenizer.encode_with_specials(text))
-    return dataclasses.replace(word, ids=(ids or (tokenizer.unk_id,))[:room])
+def _common_words(engines: Sequence[Engine], text: str, room: int) -> list[tuple[Word, ...]]:
+    """Returns each word of a text with the pieces that it has in each model, at most `room`. A word without pieces becomes the
+    unknown token."""
+    tokenizers = [engine.model.tokenizer for engine in engines]
+    own = [(start, side, word) for side, each in enumerate(tokenizers) for start, word in placed_words(each, text)]
+    groups: list[list[tuple[int, int, Word]]] = []
+    end = 0
+    for start, side, word in sorted(own, key=lambda each: each[:2]):
+        if start >= end:
+            groups.append([])
+        groups[-1].append((start, side, word))
+        end = max(end, start + len(word.text))
+    words = []
+    for group in groups:
+        end = max(start + len(word.text) for start, _, word in group)
+        kind = min(word.kind for _, _, word in group)  # PUNCTUATION if all are punctuation marks
+        ids = [[i for _, of, word in group if of == side for i in word.ids] for side in range(len(engines))]
+        pieces = [tuple(found or [each.unk_id])[:room] for found, each in zip(ids, tokenizers, strict=True)]
+        words.append(tuple(Word(text[group[0][0] : end], found, kind) for found in pieces))
+    return words
 
 
 def _pair(engines: Sequence[Engine], words: Sequence[tuple[Word, ...]]) -> WindowPair:
