@@ -144,7 +144,8 @@ def favourites(params: Params, batch: Batch, *, config: ModelConfig) -> tuple[In
     """Returns the rank of the candidate that each head attends to most, for every query. Also returns the attention to this
     candidate, float32.
 
-    The batch is built by `Section.item`. A query without candidates gets rank 0, the rank of [CLS].
+    The batch is built by `Section.item`. A query without candidates gets rank 0, the rank of [CLS]. So does a head that attends
+    to no candidate, e.g. if all candidates are beyond the radius of a sliding layer.
     """
     slots = word_slots(batch)
     rows, columns = jnp.divmod(batch["query_positions"], batch["input_ids"].shape[1])
@@ -154,8 +155,9 @@ def favourites(params: Params, batch: Batch, *, config: ModelConfig) -> tuple[In
     chosen, weights = [], []
     for layer in attention_weights(params, config, Tokens.of(batch)):
         attention = jnp.where(allowed[:, None], from_chosen_words(layer, slots, rows, columns), -jnp.inf)
-        chosen.append(jnp.take_along_axis(ranks, attention.argmax(-1), axis=1))
-        weights.append(attention.max(-1))
+        most = attention.max(-1)
+        chosen.append(jnp.where(most > 0, jnp.take_along_axis(ranks, attention.argmax(-1), axis=1), 0))
+        weights.append(most)
     return jnp.stack(chosen, axis=1), jnp.stack(weights, axis=1)
 
 

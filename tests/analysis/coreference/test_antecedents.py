@@ -161,16 +161,28 @@ def test_the_control_of_random_weights_follows_the_seed(analyser, path):
     assert (same != other).any()
 
 
-def test_a_head_that_attends_to_the_antecedent_is_found(vocabulary, tmp_path):
-    export_model(tmp_path / "model", looking_model(vocabulary, {"x": "a", "y": "b", "z": "a"}))
+@pytest.fixture(scope="module")
+def looking(vocabulary, tmp_path_factory) -> Analyser:
+    path = tmp_path_factory.mktemp("looking") / "model"
+    export_model(path, looking_model(vocabulary, {"x": "a", "y": "b", "z": "a", "w": "!"}))
+    return Analyser(engine_on(path))
+
+
+def test_a_head_that_attends_to_the_antecedent_is_found(looking, tmp_path):
     words = "a/PROPN/0/(1-x-1) b/PROPN/1/(2-x-1) c/PROPN/1/(3-x-1) x/PRON/1/(1-x-1) y/PRON/1/(2-x-1) z/PRON/1/(1-x-1)"
     path = write(tmp_path, conllu(words) + conllu(words, name="e") + conllu(words, name="f"))  # chosen on the first and third
-    scores = Analyser(engine_on(tmp_path / "model")).coreference(path)
+    scores = looking.coreference(path)
     best = {best.group: best for best in scores.best}["pronoun"]
     assert (best.head.chooser, best.head.accuracy, best.head.on_choice) == ("1-2", 1.0, 1.0)
     assert (best.n, best.n_choice) == (3, 6)
     assert [rate.accuracy for rate in best.rules] == [0.0, 0.0, 0.0]
     assert best.rules[0].gain == best.rules[0].gain_low == 1.0
+
+
+def test_a_head_without_attention_to_any_candidate_has_no_answer(looking, tmp_path):
+    path = write(tmp_path, conllu("a/PROPN/0/(1-x-1) !/PUNCT/1 w/PRON/1/(1-x-1)"))
+    found = measure_antecedents(looking.engine, open_texts(path), Coreference())
+    assert found.right.sel(group="all").values.tolist() == [[1, 0, 1, 1, 1]], "head 1-2 attends only to the mark"
 
 
 @pytest.mark.parametrize("room", [6, 9, 30])
