@@ -9,6 +9,8 @@ from __future__ import annotations
 import contextlib
 import errno
 import importlib
+import importlib.metadata
+import importlib.util
 import io
 import os
 import pathlib
@@ -60,12 +62,13 @@ def _checked_and_run(module: str, check: str) -> int | None:
         checking, _, function = check.partition(":")
         getattr(importlib.import_module(checking), function)(module.rpartition(".")[2], sys.modules["__main__"].__doc__)
     refuses_flags = _start_parsing_xla_flags()
+    _add_in_one_instruction()
     try:
         command = importlib.import_module(module)
     except ValueError as error:
         raise _jax_refusal(error) or error from None
     if (reason := refuses_flags()) and "jax" in sys.modules:
-        raise UserError(f"JAX cannot start: {reason}; correct XLA_FLAGS={os.environ['XLA_FLAGS']}, or unset it")
+        raise UserError(f"JAX cannot start: {reason}; correct XLA_FLAGS={_given('XLA_FLAGS')}, or unset it")
     _raise_when_interrupted()
     return command.main()
 
@@ -168,14 +171,34 @@ def _jax_refusal(error: Exception) -> UserError | None:
         names = ["JAX_PLATFORMS", "XLA_FLAGS", "JAX_NUM_CPU_DEVICES"]
         if backend["name"] == "cpu":  # the CPU is always available, so the cause is another platform
             names.reverse()
-        cause = next((name for name in names if os.environ.get(name)), "")
-        given = f"unset {cause}={os.environ[cause]}, or correct it" if cause else "end other programs that use the devices"
+        cause = next((name for name in names if _given(name)), "")
+        given = f"unset {cause}={_given(cause)}, or correct it" if cause else "end other programs that use the devices"
         install = "for another device, install JAX for it: BERT_JAX_DEVICE=cuda13 (or tpu, cuda12, cpu) tpu_scripts/run.sh"
         return UserError(f"JAX cannot start: {' '.join(backend['reason'].split()).rstrip('.')}; {given}; {install}")
     if refused := _REFUSED_VARIABLE.search(text):
         name = refused["name"] or refused["flag"].upper()
         return UserError(f"JAX cannot start: {text}; correct {name}={os.environ.get(name, '')}, or unset it")
     return None
+
+
+_ONE_INSTRUCTION = "--xla_gpu_ftz=true"
+
+
+def _add_in_one_instruction() -> None:
+    """Makes XLA add float32 numbers in the memory of GPUs before compute capability 9 (A100, T4, RTX 30) with one instruction.
+
+    The JAX in requirements.txt compiles such an addition to a loop that repeats as long as others add to the same number, unless
+    numbers below 1e-38 may become 0. Thousands of tokens add their gradients to one row of the tables of segments and positions,
+    and a reported case took 450 times as long (openxla/xla#46225). JAX 0.11.1 mends it."""
+    flags = os.environ.get("XLA_FLAGS", "")
+    on_gpus = any(importlib.util.find_spec(f"jax_cuda{version}_plugin") for version in (12, 13))
+    if on_gpus and "xla_gpu_ftz" not in flags and importlib.metadata.version("jaxlib") in ("0.10.2", "0.11.0"):
+        os.environ["XLA_FLAGS"] = f"{flags} {_ONE_INSTRUCTION}".lstrip()
+
+
+def _given(name: str) -> str:
+    """Returns the value that the user has given to an environment variable."""
+    return os.environ.get(name, "").removesuffix(_ONE_INSTRUCTION).rstrip()
 
 
 def _start_parsing_xla_flags() -> Callable[[], str]:

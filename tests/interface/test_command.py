@@ -320,6 +320,29 @@ def test_flags_that_xla_cannot_parse_are_named(monkeypatch: pytest.MonkeyPatch, 
     assert re.match(says, command._start_parsing_xla_flags()())
 
 
+@pytest.mark.parametrize(
+    ("given", "jaxlib", "plugins", "becomes"),
+    [
+        ("", "0.10.2", ["jax_cuda12_plugin"], "--xla_gpu_ftz=true"),
+        ("--a=1", "0.11.0", ["jax_cuda13_plugin"], "--a=1 --xla_gpu_ftz=true"),
+        ("--xla_gpu_ftz=false", "0.10.2", ["jax_cuda13_plugin"], "--xla_gpu_ftz=false"),
+        ("", "0.11.1", ["jax_cuda13_plugin"], ""),
+        ("", "0.10.2", [], ""),
+    ],
+)
+def test_gradients_are_added_in_one_instruction_on_gpus_unless_the_user_decides(
+    monkeypatch: pytest.MonkeyPatch, given: str, jaxlib: str, plugins: list[str], becomes: str
+):
+    monkeypatch.setenv("XLA_FLAGS", given)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: name if name in plugins else None)
+    monkeypatch.setattr("importlib.metadata.version", {"jaxlib": jaxlib}.__getitem__)
+    command._add_in_one_instruction()
+    assert os.environ["XLA_FLAGS"] == becomes
+    monkeypatch.delenv("JAX_PLATFORMS", raising=False)
+    refused = command._jax_refusal(RuntimeError("Unable to initialize backend 'cuda': no driver"))
+    assert (f"unset XLA_FLAGS={given}, or correct it" if given else "no driver; end other programs that") in str(refused)
+
+
 def test_a_platform_that_is_not_there_is_named_with_its_variable(tmp_path: pathlib.Path):
     module = """
         import os, jax
