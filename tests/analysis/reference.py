@@ -59,7 +59,7 @@ def verb_model(vocabulary: pathlib.Path, verb: str) -> Model:
     params["embeddings"]["word_embeddings"]["embedding"][piece, flag] = 1
     attention["query"]["kernel"][0, :POSITIONS, 0] = 10 * np.eye(POSITIONS, k=-1)
     attention["key"]["kernel"][0, :POSITIONS, 0] = np.eye(POSITIONS)
-    attention["query"]["bias"][1, 1, 0] = 50
+    attention["query"]["bias"][1, 1, 0] = 500  # the other weights are 0
     attention["key"]["kernel"][1, flag, 1, 0] = 1
     return model
 

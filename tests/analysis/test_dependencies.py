@@ -170,6 +170,7 @@ def test_dependents_within_the_window_have_a_piece_near_a_piece_of_their_head(vo
 SUBJECT = [row(1, "the", 2, "det"), row(2, "river", 3, "nsubj"), row(3, "is", 0, "root"), row(4, "Paris", 3, "obj")]
 SUBJECTS = [row(1, "the", 3, "det"), row(2, "a", 1, "prt"), row(3, "river", 5, "nsubj"), row(4, "b", 3, "prt")]
 SUBJECTS += [row(5, "is", 0, "root"), row(6, "of", 7, "case"), row(7, "France", 5, "obj"), row(8, "!", 5, "punct")]
+PAIR = [row(1, "river", 0, "root"), row(2, "is", 1, "cop")]
 
 
 @pytest.fixture(scope="module")
@@ -181,7 +182,7 @@ def verbs(vocabulary, tmp_path_factory) -> Analyser:
 
 def test_heads_that_attend_to_the_verb_and_the_word_before_are_found(verbs, tmp_path):
     path = tmp_path / "x.conllu"
-    path.write_text("\n".join("".join(some) for some in (SUBJECT, SUBJECT, SUBJECTS, SUBJECTS) * 5))
+    path.write_text("\n".join("".join(some) for some in (SUBJECT, SUBJECT, SUBJECTS, SUBJECTS, PAIR, PAIR) * 5))
     best = {row.relation: row for row in verbs.dependencies(path, replicates=100, reach=4).best}
     for relation in ("nsubj", "obj", "punct"):  # these depend on the verb
         assert (best[relation].name, best[relation].direction, best[relation].accuracy) == ("2-2", DIRECTIONS[0], 1), relation
@@ -191,7 +192,9 @@ def test_heads_that_attend_to_the_verb_and_the_word_before_are_found(verbs, tmp_
     assert (best["nsubj"].baseline, best["nsubj"].n) == (0.5, 10)
     # a head that attends uniformly has no most attended word
     scores = verbs.dependencies(path, replicates=100)
-    assert scores.accuracy.sel(layer=1, head=2, relation="all").values.tolist() == [0, 0]
+    assert scores.accuracy.sel(layer=1, head=2, relation="nsubj").values.tolist() == [0, 0]
+    # the verb attends only to itself, so it does not find the only other word
+    assert scores.accuracy.sel(layer=2, head=2, relation="cop").values.tolist() == [0, 1]
 
 
 MIXED = [row(1, "the", 3, "x"), row(2, "river", 3, "y"), row(3, "is", 0, "root"), row(4, "Paris", 1, "x")]

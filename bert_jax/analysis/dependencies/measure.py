@@ -186,8 +186,9 @@ def dependency_hits(params: Params, batch: Batch, *, config: ModelConfig) -> dic
 def finds(
     attention: Float[Array, "B H Z Z"], gold: Bool[Array, "B Z Z"], others: Bool[Array, "B Z Z"], axis: int
 ) -> Bool[Array, "B H Z"]:
-    """Returns, for each word, whether the weight between the word and its syntactic head is larger than the weights between the
-    word and all other words. `gold` [.., word, head] marks the syntactic head, and `others` marks all other words of the text.
+    """Returns, for each word, whether the weight between the word and its syntactic head is larger than 0 and than the weights
+    between the word and all other words. `gold` [.., word, head] marks the syntactic head, and `others` marks all other words
+    of the text.
 
     `axis` is the axis of `attention` that has the syntactic heads. It is 3 if words attend to their heads, and 2 if heads
     attend to their words.
@@ -197,7 +198,7 @@ def finds(
     if axis == 2:
         rest = rest.swapaxes(1, 2)
     own = jnp.take_along_axis(attention, jnp.expand_dims(place[:, None], axis), axis).squeeze(axis)
-    most = jnp.where(rest[:, None], attention, -jnp.inf).max(axis)
+    most = jnp.where(rest[:, None], attention, 0.0).max(axis)
     return (own > most) & gold.any(2)[:, None]
 
 
