@@ -21,7 +21,7 @@ from bert_jax.analysis.compare.measure import Comparison, compared_layers, match
 from bert_jax.analysis.flags import parse_flags
 from bert_jax.analysis.folder import Folder
 from bert_jax.analysis.windows import Kind, Word
-from bert_jax.data.tokenizers.tokenizer import load_tokenizer
+from bert_jax.data.tokenizers.tokenizer import load_tokenizer, with_added_tokens
 from bert_jax.data.tokenizers.vocabulary_training import train_bpe, train_sentencepiece
 from bert_jax.errors import UserError
 from bert_jax.interop.huggingface import Model, export_model
@@ -236,11 +236,14 @@ def test_pieces_of_two_vocabularies_match_by_letters_and_position_in_the_word(an
     assert -1 in twins(others, own)  # cased pieces are missing from a lower-case vocabulary
 
 
-def test_each_piece_of_one_vocabulary_only_matches_itself(tmp_path):
+def test_each_piece_of_a_vocabulary_only_matches_itself_also_if_pieces_are_added(tmp_path):
     train_bpe([["It is here . (There .) It is there ."] * 9], 300, None).save(tmp_path)
     tokenizer = load_tokenizer(tmp_path)
     assert {".", "\u0120."} <= {*tokenizer.pieces}
     np.testing.assert_array_equal(twins(tokenizer, load_tokenizer(tmp_path)), range(tokenizer.size))
+    larger = with_added_tokens(tokenizer, ["[E1]"])
+    changed = [i for i, twin in enumerate(twins(tokenizer, larger)) if twin != i]
+    assert [larger.pieces[i] for i in changed] == ["[E1]"]
 
 
 def test_large_models_are_compared_at_evenly_spaced_layers():

@@ -94,13 +94,13 @@ def predictions(
 def twins(tokenizer: Tokenizer, other: Tokenizer) -> Int32[np.ndarray, " _"]:
     """Returns, for each piece of the second vocabulary, the id of the same piece in the first vocabulary, or -1 if there is
     none. Two pieces are the same if they have the same letters and both start a word or both continue a word. If the
-    vocabularies are the same, each piece is only the same as itself: in a byte-level vocabulary, "." and " ." have the same
-    letters, and neither continues a word."""
-    if tokenizer.vocabulary == other.vocabulary:
-        return np.arange(other.size, dtype=np.int32)
+    vocabularies are of the same kind, the pieces of the same spelling come first: in a byte-level vocabulary, "." and " ." have
+    the same letters, and neither continues a word."""
     known, others = ([read_piece(t, i) for i in range(t.size)] for t in (tokenizer, other))
     ids = {(piece.text, piece.continues): piece.id for piece in reversed(known)}
-    return np.array([ids.get((piece.text, piece.continues), -1) for piece in others], np.int32)
+    spelled = {piece: i for i, piece in enumerate(tokenizer.pieces)} if tokenizer.vocabulary.kind == other.vocabulary.kind else {}
+    found = [spelled.get(other.pieces[piece.id], ids.get((piece.text, piece.continues), -1)) for piece in others]
+    return np.array(found, np.int32)
 
 
 class MaskedWords:
