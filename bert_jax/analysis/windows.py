@@ -79,8 +79,8 @@ class Window:
 
 
 def text_words(tokenizer: Tokenizer, text: str) -> list[Word]:
-    """Returns the words of `text` with their pieces. Punctuation marks are separate words. The name of a special token in the
-    text, such as "[MASK]", becomes that token."""
+    """Returns the words of `text` with their pieces. The name of a special token in the text, such as "[MASK]", becomes that
+    token."""
     return [word for _, word in placed_words(tokenizer, text)]
 
 
@@ -103,7 +103,8 @@ def placed_words(tokenizer: Tokenizer, text: str) -> list[tuple[int, Word]]:
 
 
 def plain_words(tokenizer: Tokenizer, text: str) -> list[Word]:
-    """Returns the words of `text` with their pieces. The name of a special token in `text` is treated as ordinary text."""
+    """Returns the words of `text` with their pieces. For every kind of tokenizer, punctuation marks are separate words, unless
+    a piece has both marks and other characters. The name of a special token in `text` is treated as ordinary text."""
     return [word for _, word in _placed_plain_words(tokenizer, text)]
 
 
@@ -112,6 +113,7 @@ def _placed_plain_words(tokenizer: Tokenizer, text: str) -> list[tuple[int, Word
     spans = tokenizer.word_spans(text)
     if not spans:
         return []
+    spans = _split_at_marks(text, spans, offsets)
     ends = [end for _, end in spans]
     pieces: list[list[int]] = [[] for _ in spans]
     for piece, (start, _) in zip(ids, offsets, strict=True):
@@ -119,6 +121,20 @@ def _placed_plain_words(tokenizer: Tokenizer, text: str) -> list[tuple[int, Word
         pieces[min(bisect.bisect_right(ends, start), len(spans) - 1)].append(piece)
     found = zip(spans, pieces, strict=True)
     return [(start, Word(text[start:end], tuple(own), _kind(text[start:end]))) for (start, end), own in found if own]
+
+
+def _split_at_marks(text: str, spans: Sequence[tuple[int, int]], offsets: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Splits the words at pieces that start with a mark after another character, or with another character after a mark."""
+    starts = {start for start, end in offsets if 0 < start < end and is_mark(text[start - 1]) != is_mark(text[start])}
+    found: list[tuple[int, int]] = []
+    for first, end in spans:
+        found += itertools.pairwise([first, *sorted(starts.intersection(range(first + 1, end))), end])
+    return found
+
+
+def is_mark(character: str) -> bool:
+    """Returns whether a character is a punctuation mark or a symbol."""
+    return unicodedata.category(character)[0] in "PS"
 
 
 def written_words(tokenizer: Tokenizer, ids: Sequence[int]) -> list[Word]:
@@ -135,7 +151,7 @@ def written_words(tokenizer: Tokenizer, ids: Sequence[int]) -> list[Word]:
 
 def _kind(word: str) -> Kind:
     """Returns PUNCTUATION if the word consists only of punctuation marks and symbols."""
-    return Kind.PUNCTUATION if all(unicodedata.category(letter)[0] in "PS" for letter in word) else Kind.WORD
+    return Kind.PUNCTUATION if all(map(is_mark, word)) else Kind.WORD
 
 
 def read_window(engine: Engine, text: str, text_b: str | None = None) -> Window:

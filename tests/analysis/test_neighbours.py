@@ -2,6 +2,9 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import types
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import jax
 import numpy as np
@@ -19,17 +22,21 @@ from bert_jax.analysis.neighbours.measure import (
     checked_layers,
     clusters,
     cohesion,
+    find_neighbours,
     middles,
     nearest_pieces,
     one_word,
     principal_plane,
+    word_key,
 )
-from bert_jax.analysis.windows import marked_window, read_windows
-from bert_jax.data.tokenizers.tokenizer import load_tokenizer
+from bert_jax.analysis.windows import marked_window, read_windows, text_words
+from bert_jax.data.tokenizers.tokenizer import Tokenizer, load_tokenizer
+from bert_jax.data.tokenizers.vocabulary_training import train_bpe, train_sentencepiece
 from bert_jax.errors import UserError
 from bert_jax.interop.huggingface import Model
 from bert_jax.model.config import ModelConfig
 from bert_jax.prediction.engine import Engine
+from bert_jax.prediction.packing import Item
 from tests.analysis.reference import sources, word_vectors_of
 from tests.data.tokenizers.test_json_tokenizer import SPECIALS, plain
 from tests.interop.tiny import as_model, make_model
@@ -211,6 +218,47 @@ def test_words_are_found_in_texts_and_marks_do_not_change_pieces_if_the_tokenize
     assert window.words[number].ids == one_word(tokenizer, "for").ids != tuple(tokenizer.encode("for"))
     inside, number = marked_window(engine, "wait for the [train]s!")  # a part of a word is a word of its own
     assert [word.text for word in inside.words[number : number + 2]] == ["train", "s"]
+
+
+def without_model(tokenizer: Tokenizer) -> Any:
+    """Returns an engine in which the only entry of the vector of an occurrence is the index of its word."""
+
+    def batches(_function: object, items: Sequence[Item], **_static: object) -> Iterator[dict[str, np.ndarray]]:
+        for item in items:
+            numbers = np.array([item.columns["words"][i] for i in item.query_positions])
+            none = np.zeros((1, 0, 1), np.int32)
+            nearest = {"cosines": none.astype(np.float32), "window": none, "number": none}
+            asked = {"occurrence_window": np.full(len(numbers), item.columns["windows"][0]), "occurrence_number": numbers}
+            vectors = numbers[None, :, None].astype(np.float32)
+            sums = {"total": np.zeros((1, 1)), "words": np.array(len({*item.columns["words"]}))}
+            yield {**nearest, **asked, **sums, "occurrences": vectors}
+
+    config = types.SimpleNamespace(num_layers=0, hidden_size=1, max_position=99, has_segments=True)
+    parts = {"model": types.SimpleNamespace(tokenizer=tokenizer), "mesh": types.SimpleNamespace(size=1)}
+    return types.SimpleNamespace(
+        **parts, config=config, require_encoder=lambda: None, run=lambda *_, **__: [], batches=batches, name="none"
+    )
+
+
+def test_an_occurrence_is_found_next_to_any_mark_with_any_tokenizer(tmp_path):
+    text = "bank of the bank, (bank) \"bank.\" bank's bank-bank [bank] but not banks, Bank"
+    by_spaces = train_sentencepiece([[text] * 5], 40, False)
+    by_spaces.save(tmp_path)
+    marks = [",", "(", ")", '"', ".", "'", "-", "[", "]"]
+    assert set(marks) <= {*by_spaces.pieces}
+    unigram, by_bytes = load_tokenizer(tmp_path / "tokenizer.json"), train_bpe([[text] * 5], 600, None)
+    assert [tokenizer.vocabulary.kind for tokenizer in (by_spaces, unigram, by_bytes)] == ["sentencepiece", "unigram", "bpe"]
+    for tokenizer in (by_spaces, unigram, by_bytes):
+        words = text_words(tokenizer, text)
+        assert [i for word in words for i in word.ids] == tokenizer.encode(text)
+        assert [word.text for word in words if word_key(tokenizer, word.text) == word_key(tokenizer, "bank")] == ["bank"] * 8
+        assert word_key(tokenizer, "(bank") == word_key(tokenizer, "bank") != word_key(tokenizer, "Bank")
+        assert word_key(tokenizer, "[MASK]") == (tokenizer.mask_id,)
+    engine, words = without_model(by_spaces), text_words(by_spaces, text)
+    (found,) = find_neighbours(engine, ["bank"], read_windows(engine, text), Neighbouring()).occurrences
+    banks = [[number] for number, word in enumerate(words, 1) if word.text == "bank"]
+    assert (found.word, found.n, found.vectors.values.tolist()) == ("bank", 8, [banks])
+    assert found.contexts[2].startswith("bank of the bank, ([bank])")
 
 
 def test_a_model_without_word_embeddings_is_refused(vocabulary):

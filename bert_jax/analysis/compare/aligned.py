@@ -117,9 +117,8 @@ def paired_windows(engine: Engine, other: Engine, text: str) -> Iterator[WindowP
     """Splits a text of any length into windows. Both models have the same words in a window, each with its own pieces. Each
     window is short enough for both position tables.
 
-    A word is the shortest part of the text that consists of whole words of both models. If one model splits only at white space,
-    the words therefore are the parts between white space. If a word is longer than a position table, only its first pieces are
-    read. Raises UserError if the text has no tokens."""
+    A word is the shortest part of the text that consists of whole words of both models. If a word is longer than a position
+    table, only its first pieces are read. Raises UserError if the text has no tokens."""
     engines = (engine, other)
     room = min(each.config.max_position for each in engines) - 2
     both = _common_words(engines, text, room)

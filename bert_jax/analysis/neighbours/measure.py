@@ -8,6 +8,7 @@ leave the devices. Memory therefore does not grow with the text.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import jax
@@ -20,7 +21,7 @@ from bert_jax.analysis.heads.measure import WINDOWS
 from bert_jax.analysis.maps import Batch, Params, word_slots, word_vectors
 from bert_jax.analysis.named import NamedArray
 from bert_jax.analysis.neighbours.flags import Neighbouring
-from bert_jax.analysis.windows import Window, Word, grouped, marked_window, text_words
+from bert_jax.analysis.windows import Window, Word, grouped, is_mark, marked_window, text_words
 from bert_jax.data.tokenizers.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 from bert_jax.interface.words import counted
@@ -119,14 +120,27 @@ class WordPieces:
 def one_word(tokenizer: Tokenizer, text: str) -> Word:
     """Returns the only word of `text`, with its pieces after a space, as most words in a text are. Raises UserError if the text
     has no words or several."""
-    follows_space = tokenizer.distinguishes_spaces and text[:1].isalnum()
-    words = text_words(tokenizer, f" {text}" if follows_space else text)
+    words = text_words(tokenizer, _after_space(tokenizer, text))
     if len(words) != 1:
         raise UserError(
             f"{shortened(text)} is {counted(len(words), 'word')}; give one word, or a sentence with one word in brackets: "
             "'the [bank] of the river'"
         )
     return words[0]
+
+
+def _after_space(tokenizer: Tokenizer, text: str) -> str:
+    return f" {text}" if tokenizer.distinguishes_spaces and text[:1].isalnum() else text
+
+
+def word_key(tokenizer: Tokenizer, text: str) -> tuple[int, ...]:
+    """Returns what the occurrences of a word have in common: the pieces that its text, without marks at the ends, has after a
+    space. In the text, the pieces may differ after a bracket and at the start."""
+    bare = text
+    if text not in tokenizer.specials.values() and not tokenizer.is_added(text):
+        letters = [i for i, letter in enumerate(text) if not is_mark(letter)]
+        bare = text[letters[0] : letters[-1] + 1] if letters else text
+    return tuple(tokenizer.encode_with_specials(_after_space(tokenizer, bare)))
 
 
 def nearest_pieces(model: Model, words: Sequence[str], count: int = 10) -> list[WordPieces]:
@@ -158,6 +172,8 @@ def nearest_pieces(model: Model, words: Sequence[str], count: int = 10) -> list[
     return found
 
 
+_KEYS = 1 << 17
+"""The maximum number of words whose `word_key` is kept in memory."""
 Key = tuple[int, int]
 """A word of the text, as (index of the window, index of the word in the window)."""
 
@@ -323,7 +339,7 @@ def find_neighbours(
 
     Each of `words` is a word, or a sentence with one word in brackets. `say` is called with the number of words so far. Cosines
     are computed between word vectors, which are means over the pieces of a word. Two words count as the same if they have the
-    same pieces. Raises UserError if the text in brackets is not one word, if a layer does not exist, or if there are no
+    same `word_key`. Raises UserError if the text in brackets is not one word, if a layer does not exist, or if there are no
     windows.
     """
     engine.require_encoder()
@@ -339,10 +355,12 @@ def find_neighbours(
     items = [as_item(window, [number]) for window, number in marked.values()]
     vectors = [np.zeros((0, len(layers), width), np.float32), *engine.run(marked_vectors, items, "position", layers=layers)]
     queries = np.moveaxis(np.concatenate(vectors), 0, 1)  # [S, Q, D]
-    of_marked = [window.words[number].ids for window, number in marked.values()]
-    names = {window.words[number].ids: window.words[number].text for window, number in marked.values()}
-    names |= {one_word(engine.model.tokenizer, word).ids: word for word in words if word not in marked}
-    samples = {ids: Sample(options.occurrences) for ids in names}
+    tokenizer = engine.model.tokenizer
+    key_of = functools.lru_cache(_KEYS)(functools.partial(word_key, tokenizer))
+    of_marked = [key_of(window.words[number].text) for window, number in marked.values()]
+    names = {key_of(window.words[number].text): window.words[number].text for window, number in marked.values()}
+    names |= {key_of(one_word(tokenizer, word).text): word for word in words if word not in marked}
+    samples = {own: Sample(options.occurrences) for own in names}
     nearest = Nearest(len(layers), len(marked), options.count)
     total: Float64[np.ndarray, "S D"] = np.zeros((len(layers), width))
     n = done = 0
@@ -355,8 +373,8 @@ def find_neighbours(
 
         items = []
         for place, window in read.items():
-            numbers = [number for number, word in enumerate(window.words) if word.ids in samples]
-            chosen = [i for i in numbers if samples[window.words[i].ids].offer((place, i), context)]
+            numbers = [number for number, word in enumerate(window.words) if key_of(word.text) in samples]
+            chosen = [i for i in numbers if samples[key_of(window.words[i].text)].offer((place, i), context)]
             items.append(as_item(window, chosen, place))
         for found in engine.batches(nearest_words, items, queries=points, **static):
             nearest.add(found["cosines"], found["window"], found["number"])
@@ -364,7 +382,7 @@ def find_neighbours(
             n += int(found["words"])
             keys = zip(found["occurrence_window"].tolist(), found["occurrence_number"].tolist(), strict=True)
             for x, key in enumerate(keys):
-                if key[0] >= 0 and key in (sample := samples[read[key[0]].words[key[1]].ids]).contexts:
+                if key[0] >= 0 and key in (sample := samples[key_of(read[key[0]].words[key[1]].text)]).contexts:
                     sample.vectors[key] = found["occurrences"][:, x].copy()
         nearest.describe(context)
         done += len(group)
@@ -376,11 +394,11 @@ def find_neighbours(
 
     by_layer, dimension = {"layer": list(layers)}, {"dimension": range(1, width + 1)}
     occurrences = []
-    for ids, name in names.items():
-        sample, own = samples[ids], sorted(samples[ids].vectors)
+    for common, name in names.items():
+        sample, own = samples[common], sorted(samples[common].vectors)
         kept = np.stack([sample.vectors[key] for key in own], axis=1) if own else np.zeros((len(layers), 0, width), np.float32)
         array = NamedArray(kept, {**by_layer, "occurrence": range(1, len(own) + 1), **dimension})
-        is_marked = tuple(i for i, other in enumerate(of_marked) if other == ids)
+        is_marked = tuple(i for i, other in enumerate(of_marked) if other == common)
         occurrences.append(Occurrences(name, sample.n, tuple(sample.contexts[key] for key in own), array, is_marked))
     cosines = np.where(np.isfinite(nearest.cosines), nearest.cosines, np.float32(np.nan))
     asked = {**by_layer, "marked": range(1, len(marked) + 1)}
