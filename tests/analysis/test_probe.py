@@ -180,6 +180,17 @@ def test_sentences_of_one_word_have_only_label_probes(analyser, tmp_path):
         analyser.probes(*files, probes=("structure",))
 
 
+def test_trees_of_sentences_longer_than_the_position_table_are_no_trees(analyser, tmp_path):
+    path = tmp_path / "train.conllu"
+    path.write_text("".join(f"{i + 1}\tthe\t_\t_\t_\t_\t{i}\t_\t_\t_\n" for i in range(39)) + "\n")
+    (tmp_path / "dev.conllu").write_text(conllu(1, 1))
+    for probes in (("structure",), ("parsers",)):
+        with pytest.raises(UserError, match=r"train\.conllu has no tree .* that fit into the 40 positions of the model"):
+            analyser.probes(path, tmp_path / "dev.conllu", probes=probes)
+    with pytest.raises(UserError, match=r"no annotation in common; .* or with trees of sentences that fit into the 40 positions"):
+        analyser.probes(path, tmp_path / "dev.conllu")
+
+
 def test_a_model_of_characters_has_vectors_of_words_and_no_parsers(vocabulary, files, tmp_path):
     params, config = make_model(vocabulary, encoder="bilm", character_cnn=True, tied_decoder=False, num_layers=1)
     kept = {part: tree for part, tree in params.items() if part in ("embeddings", "encoder")}

@@ -25,6 +25,7 @@ from bert_jax.analysis.probe.flags import PROBES, Probing
 from bert_jax.analysis.probe.linear import Probe, linear_accuracy, mix_shares, train_linear
 from bert_jax.analysis.probe.parser import PARSERS, offset_counts, parser_accuracy, train_parsers
 from bert_jax.analysis.probe.structural import chain_scores, structural_scores, train_structural, tree_sentences
+from bert_jax.analysis.windows import word_windows
 from bert_jax.errors import UserError
 from bert_jax.interface.words import counted
 from bert_jax.prediction.engine import Engine
@@ -212,7 +213,7 @@ def _possible(
                 f"the limit of {counted(options.words, 'word')} is too low for a sentence of {file.path}; raise it (--words), or "
                 "end its sentences with empty lines"
             )
-    trees = [any(len(own.heads) > 1 and not all(own.punctuation) for own in part) for part in parts]
+    trees = [any(_has_tree(engine, own) for own in part) for part in parts]
     there = {"labels": bool(kinds), "structure": all(trees), "parsers": all(trees) and engine.has_attention}
     if "labels" in options.probes and not kinds:
         raise UserError(
@@ -223,14 +224,21 @@ def _possible(
         if probe in options.probes and not all(trees):
             without = files[trees.index(False)].path
             raise UserError(
-                f"{without} has no tree with one root and two or more words to train {probe} on; give a treebank in CoNLL-U"
+                f"{without} has no tree with one root and two or more words to train {probe} on; give a treebank in CoNLL-U with "
+                f"sentences that fit into the {counted(engine.config.max_position, 'position')} of the model"
             )
     if not any(there.values()):
         raise UserError(
             f"{files[0].path} and {files[1].path} have no annotation in common; give two files of the same format, with two or "
-            "more labels, or with trees"
+            f"more labels, or with trees of sentences that fit into the {counted(engine.config.max_position, 'position')} of the "
+            "model"
         )
     return options.probes or tuple(probe for probe in PROBES if there[probe])
+
+
+def _has_tree(engine: Engine, sentence: Annotated) -> bool:
+    """Returns whether a sentence has a tree of two or more words, which are not all punctuation, and is read as a whole."""
+    return len(sentence.heads) > 1 and not all(sentence.punctuation) and len(list(word_windows(engine, sentence.words))) == 1
 
 
 def _seeds_last(by_seed: Sequence[object]) -> Float64[np.ndarray, "*shape"]:
