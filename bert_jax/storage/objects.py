@@ -2,7 +2,7 @@
 
 This module uses gcsfs, as `etils.epath` does. Orbax reads and writes checkpoints through epath, and TensorStore writes the
 arrays of the checkpoints. If STORAGE_EMULATOR_HOST is set, gcsfs uses this emulator. TensorStore uses an emulator if
-TENSORSTORE_GCS_HTTP_URL is set."""
+TENSORSTORE_GCS_HTTP_URL is set. Otherwise, both use the proxy in HTTPS_PROXY, if there is one."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ import logging
 import os
 import pathlib
 import urllib.parse
+import urllib.request
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from email.utils import parsedate_to_datetime
@@ -77,6 +78,8 @@ def set_up() -> None:
     if os.environ.get("STORAGE_EMULATOR_HOST"):
         settings["token"] = "anon"
         os.environ.setdefault("GOOGLE_AUTH_TOKEN_FOR_TESTING", "emulator")  # TensorStore then does not look for other credentials
+    elif "https" in urllib.request.getproxies():  # aiohttp otherwise ignores HTTPS_PROXY and NO_PROXY
+        settings["session_kwargs"] = {"trust_env": True}
     for protocol in ("gs", "gcs"):
         fsspec.config.conf[protocol] = settings
     for name in ("gcsfs", "google.auth", "asyncio", "fsspec"):
@@ -258,6 +261,9 @@ def _explanation(error: Exception, path: str) -> str | None:
     code, text = getattr(error, "code", None), str(error)
     anonymous = "Anonymous caller" in text or code in (401, "401")
     log_in = "log in with `gcloud auth application-default login`, or give the VM a service account that may use the bucket"
+    if isinstance(error, aiohttp.ClientConnectorError | aiohttp.ClientHttpProxyError | google.auth.exceptions.TransportError):
+        reason = f"the storage cannot be reached ({_first_line(error)})"
+        return f"{path}: {reason}; check the network and HTTPS_PROXY, then rerun the same command"
     if isinstance(error, google.auth.exceptions.GoogleAuthError) or anonymous:
         return f"{path}: there are no valid credentials for Google Cloud; {log_in}"
     if text.startswith("Forbidden") or code in (403, "403"):

@@ -99,19 +99,22 @@ def test_download_progress_is_reported_in_bytes():
     assert arrived == [5, 3, 3, 1, 8]
 
 
-def test_only_an_emulator_needs_no_credentials(emulator: Emulator, monkeypatch: pytest.MonkeyPatch):
+def test_only_an_emulator_needs_no_credentials_and_no_proxy(emulator: Emulator, monkeypatch: pytest.MonkeyPatch):
     import fsspec.config
 
-    for name, there in (("a bucket", False), ("an emulator", True)):
+    for name, there, proxy in (("a bucket", False, False), ("a bucket", False, True), ("an emulator", True, True)):
         with monkeypatch.context() as patch, warnings.catch_warnings():
             for protocol in ("gs", "gcs"):
                 patch.setitem(fsspec.config.conf, protocol, {})
             for variable in ("GOOGLE_AUTH_TOKEN_FOR_TESTING", *([] if there else ["STORAGE_EMULATOR_HOST"])):
                 patch.delenv(variable)
+            if proxy:
+                patch.setenv("HTTPS_PROXY", "http://proxy:8080")
             objects.set_up.__wrapped__()
             for protocol in ("gs", "gcs"):
                 settings = fsspec.config.conf[protocol]
                 assert settings.get("token") == ("anon" if there else None), name
+                assert settings.get("session_kwargs") == ({"trust_env": True} if proxy and not there else None), name
                 assert settings["use_listings_cache"] is False, "other processes write too"
                 assert (settings["requests_timeout"].sock_connect, settings["requests_timeout"].sock_read) == (20, 120)
             assert ("GOOGLE_AUTH_TOKEN_FOR_TESTING" in os.environ) is there, name
@@ -136,6 +139,13 @@ def http_error(**content: Any) -> Exception:
     return HttpError(content)
 
 
+def unconnected() -> Exception:
+    import aiohttp
+    from aiohttp.client_reqrep import ConnectionKey
+
+    return aiohttp.ClientConnectorError(ConnectionKey("storage", 443, True, True, None, None, None), OSError("no route"))
+
+
 EXPLAINED: dict[str, Callable[[], Exception]] = {
     "gs://bkt/a: there are no valid credentials for": lambda: failing("Anonymous caller does not have access"),
     "gs://bkt/a: there are no valid credentials": lambda: failing("x", code=401),
@@ -145,6 +155,8 @@ EXPLAINED: dict[str, Callable[[], Exception]] = {
     r"gs://bkt/a: permission denied \(403\)": lambda: failing("x", code=403),
     "gs://bkt/a: permission denied": lambda: failing("x", code="403"),
     "there is no bucket gs://bkt; check its name": lambda: FileNotFoundError("x"),
+    r"gs://bkt/a: the storage cannot be reached \(Cannot connect .*\); check the network and HTTPS_PROXY": unconnected,
+    r"gs://bkt/a: the storage cannot be reached \(x\)": lambda: google.auth.exceptions.TransportError("x"),
     r"gs://bkt/a: the connection to the storage was lost \(no\); rerun the same command$": lambda: TimeoutError("no\nanswer"),
     r"gs://bkt/a: the connection to the storage was lost \(ConnectionResetError\)": ConnectionResetError,
     rf"gs://bkt/a: the connection to the storage was lost \({'x' * 200}\)": lambda: TimeoutError("x" * 201),
