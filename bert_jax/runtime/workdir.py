@@ -94,14 +94,15 @@ def open_workdir(
         try:
             yield lambda: require_in_place(directory, holder, remote)
         except UserError:
-            if not _is_in_place(directory, holder):
-                _remove_made_anew(directory)
-            elif stored is None:
-                _withdraw(directory, made, mirror)
-            elif metrics.exists() and (recorded or b"").startswith(metrics.read_bytes()):
-                write_json(directory / CONFIG, stored)  # no step was recorded; the resume may have dropped later records
-                if recorded is None:
-                    metrics.unlink()  # so that another configuration may start
+            with contextlib.suppress(OSError):  # a failing disk must not replace the error that is raised
+                if not _is_in_place(directory, holder):
+                    _remove_made_anew(directory)
+                elif stored is None:
+                    _withdraw(directory, made, mirror)
+                elif metrics.exists() and (recorded or b"").startswith(metrics.read_bytes()):
+                    write_json(directory / CONFIG, stored)  # no step was recorded; the resume may have dropped later records
+                    if recorded is None:
+                        metrics.unlink()  # so that another configuration may start
             raise
 
 
@@ -428,4 +429,5 @@ def locked(directory: AnyPath, name: str) -> Iterator[str | None]:
         try:
             yield holder
         finally:
-            file.truncate(0)  # the file is kept; otherwise, two runs could lock two different files with the same name
+            with contextlib.suppress(OSError):  # a disk that fails at the end must not replace the error of the run
+                file.truncate(0)  # the file is kept; otherwise, two runs could lock two different files with the same name

@@ -51,21 +51,30 @@ def _exported_elsewhere(
 ) -> str:
     """Writes the model and the results to the first of several directories in which this succeeds. Returns a sentence that
     names this directory. If no directory can be written, returns a sentence with the errors."""
-    tried = []
-    places = (pathlib.Path(tempfile.gettempdir()), pathlib.Path.home(), pathlib.Path.cwd(), pathlib.Path("/dev/shm"))
-    for place in dict.fromkeys(places):
-        directory = None
+    tried: dict[str, object] = {}
+    places = {
+        "the directory for temporary files": tempfile.gettempdir,
+        "the home directory": pathlib.Path.home,
+        "the current directory": pathlib.Path.cwd,
+        "/dev/shm": lambda: "/dev/shm",
+    }
+    for name, find in places.items():
+        place, directory = name, None
         try:
+            place = str(find())  # fails if there is no such directory
+            if place in tried:
+                continue
             directory = pathlib.Path(tempfile.mkdtemp(prefix=f"bert_jax-{workdir.name}-", dir=place))
             export_model(directory / MODEL, model, about, card=card)
             if results is not None:
                 write_json(directory / RESULTS, results)
             return f"The trained model is in {directory / MODEL}: copy it to permanent storage"
-        except (Unwritable, OSError) as error:
-            tried.append(f"{place} ({error.__cause__ or error})")
+        except (Unwritable, OSError, RuntimeError) as error:  # RuntimeError: a user without a home directory
+            tried[place] = error.__cause__ or error
             if directory is not None:
                 remove_tree(directory)
-    return f"No other directory could be written either: {', '.join(tried)}"
+    failures = ", ".join(f"{place} ({error})" for place, error in tried.items())
+    return f"No other directory could be written either: {failures}"
 
 
 def on_host(params: PyTree[jax.Array], mesh: Mesh) -> PyTree[np.ndarray]:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import json
@@ -10,10 +11,13 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 from typing import Any
+from unittest import mock
 
 import pytest
 
+from bert_jax import files
 from bert_jax.errors import UserError, WorkdirError
 from bert_jax.runtime.workdir import differences, flatten, locked, open_workdir, run_config, stored_config
 
@@ -194,6 +198,26 @@ def test_a_resumed_run_that_is_refused_before_its_first_step_keeps_its_configura
     refused(tmp_path, CONFIG | {"seed": 3}, **{"metrics.jsonl": after})
     assert stored_config(tmp_path)["seed"] == (0 if is_restored else 3)
     assert metrics.exists() == (before is not None or not is_restored), "without it, another configuration may start"
+
+
+def test_a_disk_that_becomes_read_only_does_not_replace_the_error(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+    read_only, lock = OSError(errno.EROFS, "Read-only file system"), files.locked
+
+    @contextlib.contextmanager
+    def lock_read_only(*arguments: Any) -> Iterator[mock.Mock]:
+        with lock(*arguments) as file:
+            yield mock.Mock(wraps=file, truncate=mock.Mock(side_effect=[None, read_only]))
+
+    def fail() -> None:
+        with open_workdir(tmp_path, "pretrain", CONFIG):
+            monkeypatch.setattr("bert_jax.runtime.workdir.write_json", mock.Mock(side_effect=read_only))
+            raise UserError("The trained model is in /dev/shm")
+
+    with open_workdir(tmp_path, "pretrain", CONFIG):
+        (tmp_path / "metrics.jsonl").touch()
+    monkeypatch.setattr(files, "locked", lock_read_only)
+    with pytest.raises(UserError, match="The trained model is in"):
+        fail()
 
 
 def test_a_run_killed_before_its_first_step_may_start_with_another_configuration(tmp_path: pathlib.Path):

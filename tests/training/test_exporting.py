@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import json
 import pathlib
+import pwd
 import shutil
 import tempfile
 
@@ -82,6 +84,27 @@ def test_a_full_workdir_makes_the_model_go_to_another_directory(model, workdir, 
     assert (place / "results.json").exists()
     assert_described(place)
     assert list(workdir.iterdir()) == []
+
+
+def test_a_model_is_kept_in_memory_if_no_other_directory_exists(model, workdir, monkeypatch):
+    make, asked = tempfile.mkdtemp, []
+
+    def no_temporary_directory() -> str:
+        raise FileNotFoundError(errno.ENOENT, "No usable temporary directory found in ['/tmp']")
+
+    def make_in_memory(prefix: str, dir: str) -> str:
+        asked.append(dir)
+        return make(prefix=prefix, dir=workdir.parent / "temporary")
+
+    monkeypatch.setattr(tempfile, "gettempdir", no_temporary_directory)
+    monkeypatch.setattr(tempfile, "mkdtemp", make_in_memory)
+    monkeypatch.setattr(pwd, "getpwuid", {}.__getitem__)
+    monkeypatch.delenv("HOME")
+    pathlib.Path.cwd().rmdir()
+    fill_disk_of(workdir, monkeypatch)
+    with pytest.raises(UserError, match="The trained model is in "):
+        export_trained(workdir, model, {}, None)
+    assert asked == ["/dev/shm"]
 
 
 def test_a_run_without_own_results_exports_only_the_model(model, workdir, monkeypatch):
