@@ -278,6 +278,8 @@ class WholeRows(nn.Module):
 
         class Mine(Encoder):
             block = MyBlock
+
+    A block with its own `__call__`, or an `Encoder` with its own `__call__`, returns all tokens.
     """
 
     objectives: ClassVar[Mapping[str, str]] = {"both": "bert", "left_to_right": "next_token"}
@@ -338,8 +340,13 @@ class Encoder(nn.Module):
 
         Apart from keys and values, the last layer is computed at these columns only. With the paper's widths, this saves up to
         5/6 of the layer's arithmetic. A scan computes all columns, since taking the last layer out of the stack would copy its
-        parameters.
+        parameters. So does a subclass that overrides `__call__` but not this method, and a class of blocks with its own
+        `__call__`, which may ignore `tokens.queried`.
         """
+        own: Any = type(self)
+        if own.__call__ is not Encoder.__call__ and own.queried is Encoder.queried:
+            last = self(x, tokens.reading(None), seed, *context)[0]
+            return last if tokens.queried is None else gather_positions(last, tokens.queried)
         if self.is_initializing():
             read = x if tokens.queried is None else gather_positions(x, tokens.queried)
         elif tokens.queried is not None and self.config.scan_layers and not self.is_unstacked:
@@ -390,14 +397,16 @@ class Encoder(nn.Module):
     def _unrolled(
         self, x: Float[Array, "B L D"], tokens: Tokens, seed: Seed | None, *context: Any
     ) -> list[Float[Array, "B _ D"]]:
-        """Returns the outputs of all layers. The last layer is computed at `tokens.queried` only."""
-        kinds = layer_kinds(self.config)
+        """Returns the outputs of all layers. The output of the last layer is returned at `tokens.queried` only."""
+        kinds, selects = layer_kinds(self.config), self.block.__call__ is Block.__call__
         blocks = {kind: self._block(tokens.reading(None), seed, kind, *context) for kind in kinds}
-        last = self._block(tokens, seed, kinds[-1], *context)
+        last = self._block(tokens, seed, kinds[-1], *context) if selects else blocks[kinds[-1]]
         outputs = [x]
         for i, params in enumerate(self.layers if self.is_unstacked else unstack(self.layers)):
             is_last = i == self.config.num_layers - 1
             outputs.append((last if is_last else blocks[kinds[i]])(outputs[-1], params, jnp.uint32(i)))
+        if not selects and tokens.queried is not None:
+            outputs[-1] = gather_positions(outputs[-1], tokens.queried)
         return outputs[1:]
 
     def _block(

@@ -200,6 +200,26 @@ class OfSmallLayers(Encoder):
     block = Small
 
 
+class Shifted(OfSmallLayers):
+    """Overrides the encoder, not only its layers."""
+
+    def __call__(self, x: Any, tokens: Tokens, seed: Any) -> Any:
+        last, layers = super().__call__(x + 1, tokens, seed)
+        return 3 * last, layers
+
+
+@pytest.mark.parametrize("kind", [OfSmallLayers, Shifted])
+@pytest.mark.parametrize("read", [2, 5])
+def test_an_own_encoder_or_block_is_read_at_the_queried_columns(kind: type[Encoder], read: int):
+    config = dataclasses.replace(SMALL, num_layers=1, layer_types=())
+    params = {"layers": {"scale": np.ones((1, 32), np.float32)}, "final_layer_norm": {"scale": np.ones(32, np.float32)}}
+    x, tokens = np.random.default_rng(0).standard_normal((2, 5, 32), np.float32), tokens_of(np.ones((2, 5)))
+    columns = jnp.array([[3, 0, 4, 1, 2][:read]] * 2)
+    whole, _ = kind(config).apply({"params": params}, x, tokens, None)
+    some = kind(config).apply({"params": params}, x, tokens.reading(columns), None, method="queried")
+    np.testing.assert_allclose(some, np.asarray(whole)[:, columns[0]], atol=1e-6)
+
+
 def loss_and_gradients(**scan: Any) -> Any:
     """Returns a loss on the outputs of all layers, and its gradients."""
     rng, encoder = np.random.default_rng(0), OfSmallLayers(dataclasses.replace(SMALL, final_norm=False, **scan))
