@@ -70,6 +70,12 @@ def load_task(config: TaskConfig, say: Say = note) -> Task:
                 f"{KEY}={given}: the split {split} holds {wrong[0]!r:.60}, which is not an example; use a class of "
                 "bert_jax/tasks/examples.py"
             )
+    if type(task.head) is not (wanted := head_class(module.KIND)):
+        raise UserError(
+            f"{KEY}={given}: the head of the task has the class {type(task.head).__name__}, but KIND={module.KIND!r} means "
+            f"{wanted.__name__}, as which its model would be exported and used; return a {wanted.__name__}, or add your class "
+            "to the project: a file in bert_jax/model/heads/ and a line in KINDS of its __init__.py"
+        )
     return task
 
 

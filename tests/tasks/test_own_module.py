@@ -64,6 +64,10 @@ def test_a_user_file_may_define_dataclasses_with_postponed_annotations(tmp_path:
         (WHOLE.replace("NAMES", "from bert_jax.tasks.text_task import TextTask\nNAMES", 1)
          + "return TextTask('colours', 32, None, 'accuracy', {'train': ['a text']}, None)",
          "the split train holds 'a text', which is not an example; use a class of bert_jax/tasks/examples.py"),
+        ("from bert_jax.model.heads.sequence import SequenceHead\nfrom bert_jax.tasks.text_task import TextTask\n"
+         "class Ordinal(SequenceHead):\n    loss = None\n" + WHOLE.replace("token", "sequence")
+         + "return TextTask('colours', 32, Ordinal(labels=('a', 'b')), 'accuracy', {}, None)",
+         "the head of the task has the class Ordinal, but KIND='sequence' means SequenceHead, as which its model would"),
     ],
 )
 def test_a_file_without_a_task_is_refused_with_what_it_needs(text: str, says: str, tmp_path: pathlib.Path):
