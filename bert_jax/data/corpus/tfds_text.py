@@ -10,10 +10,12 @@ import concurrent.futures
 import contextlib
 import dataclasses
 import functools
+import http.client
 import os
 import pathlib
 import re
 import shutil
+import ssl
 import struct
 import urllib.error
 import urllib.parse
@@ -108,9 +110,7 @@ def _list_objects(prefix: str) -> dict[str, int]:
     page = ""
     while True:
         query = {"prefix": prefix, "fields": "items(name,size),nextPageToken", "pageToken": page}
-        with urllib.request.urlopen(
-            f"{HOST}/storage/v1/b/{_BUCKET}/o?{urllib.parse.urlencode(query)}", timeout=_TIMEOUT
-        ) as reply:
+        with _opened(f"{HOST}/storage/v1/b/{_BUCKET}/o?{urllib.parse.urlencode(query)}") as reply:
             listing = files.parse_json(reply.read())
         found |= {entry["name"].removeprefix(prefix): int(entry["size"]) for entry in listing.get("items", ())}
         page = listing.get("nextPageToken", "")
@@ -119,8 +119,25 @@ def _list_objects(prefix: str) -> dict[str, int]:
 
 
 def _fetch_file(url: str, path: pathlib.Path) -> None:
-    with urllib.request.urlopen(url, timeout=_TIMEOUT) as reply, files.replacing(path) as file:
+    with _opened(url) as reply, files.replacing(path) as file:
         shutil.copyfileobj(reply, file)
+
+
+def _opened(url: str) -> http.client.HTTPResponse:
+    reply: http.client.HTTPResponse = urllib.request.urlopen(url, timeout=_TIMEOUT, context=_certificates())
+    return reply
+
+
+@functools.cache
+def _certificates() -> ssl.SSLContext:
+    """Returns a context with the certificates of the system. If the system has no file of them, as with the Python of
+    python.org on macOS, it also has the certificates of certifi, which other downloads use."""
+    context = ssl.create_default_context()
+    if ssl.get_default_verify_paths().cafile is None:
+        import certifi  # imported where it is needed, since this takes 0.05 s
+
+        context.load_verify_locations(certifi.where())
+    return context
 
 
 EMBEDDED = "embedded"

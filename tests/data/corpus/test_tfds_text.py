@@ -7,6 +7,7 @@ import json
 import os
 import pathlib
 import shutil
+import ssl
 import struct
 import sys
 import threading
@@ -305,6 +306,15 @@ def test_an_interrupted_fetch_continues_with_the_missing_files(bucket, tmp_path)
     assert f"/tfds-data/{name.rpartition('/')[0]}/features.json" in asked
     assert there
     assert there.isdisjoint(path.rpartition("/")[2] for path in asked)
+
+
+def test_a_system_without_a_file_of_certificates_trusts_those_of_certifi(monkeypatch):
+    monkeypatch.setattr(ssl, "create_default_context", lambda: ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT))
+    for file, some in ((None, True), ("cert.pem", False)):
+        paths = ssl.get_default_verify_paths()._replace(cafile=file)
+        with monkeypatch.context() as patch:
+            patch.setattr(ssl, "get_default_verify_paths", lambda paths=paths: paths)
+            assert bool(tfds_text._certificates.__wrapped__().get_ca_certs()) is some
 
 
 def test_an_unknown_data_set_is_refused_with_a_suggestion(bucket, tmp_path):
