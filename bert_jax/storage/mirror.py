@@ -12,6 +12,7 @@ import hashlib
 import logging
 import os
 import pathlib
+import shlex
 import sys
 import tempfile
 import threading
@@ -19,15 +20,15 @@ from collections.abc import Callable, Collection, Iterator
 from types import TracebackType
 
 from bert_jax.errors import UserError, WorkdirError
-from bert_jax.files import is_still
+from bert_jax.files import is_still, remove_tree
 from bert_jax.interface.words import counted
 from bert_jax.storage.fetching import Copy, Record, check_names, copy_record, fetch, is_unchanged
-from bert_jax.storage.objects import Item, StorageError, as_path, listed, read, remove, require_bucket, upload
+from bert_jax.storage.objects import Item, StorageError, as_path, listed, read, remove, require_bucket, upload, write
 from bert_jax.storage.paths import AnyPath, cache_directory, checked, is_remote
 
 EVERY = 30.0
 """Seconds between uploads of changes. If the machine is lost, at most the changes of this period are lost."""
-MIRRORS = "mirrors"
+MIRRORS, OUTPUTS = "mirrors", "outputs"
 
 log = logging.getLogger(__name__)
 
@@ -72,12 +73,8 @@ class Mirror(contextlib.AbstractContextManager["Mirror"]):
     def __enter__(self) -> Mirror:
         if self.directory.is_symlink():  # links are rejected, since `fetch` removes local files that are not in the bucket
             raise UserError(f"{self.directory} is a symbolic link that bert_jax did not make; remove it")
-        try:
+        with _cache_errors(self.directory):
             self.directory.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise UserError(
-                f"{self.directory} cannot be written ({error.strerror}); set BERT_JAX_CACHE to a directory that can be written"
-            ) from error
         self._held.enter_context(self._record.held(wait=False, name="in-use"))
         self._opened = os.open(self.directory, os.O_RDONLY)  # while it is open, no other directory has its number
         self._held.callback(os.close, self._opened)
@@ -229,6 +226,17 @@ class Mirror(contextlib.AbstractContextManager["Mirror"]):
 
 
 @contextlib.contextmanager
+def _cache_errors(directory: pathlib.Path) -> Iterator[None]:
+    """Raises UserError if a directory in the cache cannot be made."""
+    try:
+        yield
+    except OSError as error:
+        raise UserError(
+            f"{directory} cannot be written ({error.strerror}); set BERT_JAX_CACHE to a directory that can be written"
+        ) from error
+
+
+@contextlib.contextmanager
 def uploaded(
     output: str,
     name: str,
@@ -261,15 +269,34 @@ def uploaded(
 @contextlib.contextmanager
 def uploaded_file(output: str | None, name: str) -> Iterator[str | None]:
     """Yields `output`, the file given by the flag `name`. If `output` is in a bucket, yields a local file instead. At the end
-    of the `with` block, this file and the files next to it are uploaded if there was no error."""
+    of the `with` block, this file and the files next to it are uploaded if there was no error.
+
+    If the account must not write to the bucket, raises StorageError at the start. If the upload fails, keeps the local files and
+    raises a UserError that names them."""
     remote = checked(output or "", name)
     if not is_remote(remote):
         yield remote or output
         return
     require_bucket(remote)
+    with contextlib.suppress(FileExistsError):
+        write(remote, b"", generation="1")  # no object has this generation, so nothing is written
     above, last = remote.rsplit("/", 1)
-    with tempfile.TemporaryDirectory(prefix="bert_jax-") as made:
+    place = cache_directory() / OUTPUTS
+    with _cache_errors(place):
+        place.mkdir(parents=True, exist_ok=True)
+        made = tempfile.mkdtemp(dir=place)
+    with contextlib.ExitStack() as incomplete:
+        incomplete.callback(remove_tree, made)
         yield f"{made}/{last}"
+        incomplete.pop_all()
+    try:
         for file in sorted(path for path in pathlib.Path(made).rglob("*") if path.is_file()):
             upload(file, f"{above}/{file.relative_to(made).as_posix()}")
+    except BaseException as error:
+        kept = f"it is complete in {made}; upload it with `gcloud storage cp --recursive {shlex.quote(made)}/* {above}/`"
+        if isinstance(error, OSError):
+            raise UserError(f"{remote} could not be uploaded ({error}), but {kept}") from error
+        print(f"{remote} was not uploaded, but {kept}", file=sys.stderr)  # e.g. after Ctrl-C
+        raise
+    remove_tree(made)
     print(f"uploaded to {remote}", file=sys.stderr)

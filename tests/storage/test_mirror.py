@@ -367,6 +367,27 @@ def test_a_file_is_uploaded_with_the_files_written_next_to_it(bucket: str):
     assert content(bucket) == {"out.jsonl": b"{}\n", "profile/x": b"p"}
 
 
+def test_a_file_that_cannot_be_uploaded_is_kept(bucket: str, emulator: Emulator, tmp_path: pathlib.Path):
+    def write() -> None:
+        with uploaded_file(f"{bucket}/out.jsonl", "--output") as local:
+            pathlib.Path(str(local)).write_bytes(b"{}\n")
+            emulator.fail(403, match="POST")
+
+    says = rf"^{bucket}/out\.jsonl could not be uploaded \(.*permission denied .* complete in"
+    with pytest.raises(UserError, match=says) as error:
+        write()
+    (file,) = (tmp_path / "cache" / "outputs").glob("*/*")
+    assert (file.name, file.read_bytes()) == ("out.jsonl", b"{}\n")
+    assert f"`gcloud storage cp --recursive {file.parent}/* {bucket}/`" in str(error.value)
+    with pytest.raises(objects.StorageError, match="permission denied"):  # the next start is refused before it computes
+        write()
+    emulator.fail(403, count=0)
+    with contextlib.suppress(ZeroDivisionError), uploaded_file(f"{bucket}/out.jsonl", "--output"):
+        raise ZeroDivisionError
+    assert list(file.parent.parent.iterdir()) == [file.parent], "incomplete files are removed"
+    assert content(bucket) == {}
+
+
 @pytest.mark.parametrize("output", [None, "out.jsonl"])
 def test_a_local_output_is_written_in_place(output: str | None):
     with uploaded_file(output, "--output") as local:
