@@ -55,6 +55,10 @@ def rows(config: ModelConfig, head: TaskHead | None = None) -> tuple[Row, ...]:
     table = [row for row in family.table if row.ours in parameters and row.subtree not in own]
     if is_in_file(config.encoder):  # the layers have their own names and shapes
         table = [row for row in table if row.subtree != "encoder"]
+    if is_in_file(config.positions):  # an array with the name of BERT's table may have another shape
+        sizes, shapes = axis_sizes(config, head), {path: x.shape for path, x in unboxed(parameters).items()}
+        fits = {row.ours: tuple(_size(axis, sizes) for axis in row.our_axes.split()) == shapes[row.ours] for row in table}
+        table = [row for row in table if fits[row.ours] or not row.ours.startswith("embeddings/position_embeddings/")]
     table = [row for row in table if row.when is None or row.when(config)]
     found: dict[str, Row] = {}
     taken: dict[tuple[str, tuple[int, int]], str] = {}

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+import pathlib
 
 import flax.linen as nn
 import jax
@@ -33,6 +34,28 @@ def test_the_table_names_every_parameter_of_the_model_once_with_its_shape(tiny):
     model = flatten_dict(nn.unbox(abstract_parameters(config)), sep="/")
     assert {path: leaf.shape for path, leaf in model.items()} == our_shapes(config)
     assert {row.ours for row in rows(config)} == {row.ours for row in BERT.table if row.ours in model} == set(model)
+
+
+OWN_POSITIONS = """
+from flax import linen as nn
+from bert_jax.model.layers import initializer, parameter
+class Mine(nn.Module):
+    config: object
+    def setup(self):
+        c = self.config
+        self.embedding = parameter(self, "embedding", initializer(c), (None, "embed"), (ROWS * c.max_position, c.hidden_size))
+    def embeddings(self, x, tokens):
+        return x + self.embedding[tokens.positions]
+"""
+
+
+@pytest.mark.parametrize(("times", "name"), [(1, "weight"), (2, "embedding")])
+def test_a_table_of_own_positions_has_the_name_of_berts_only_with_its_shape(tiny, times: int, name: str, tmp_path: pathlib.Path):
+    (tmp_path / "mine.py").write_text(OWN_POSITIONS.replace("ROWS", str(times)))
+    config = dataclasses.replace(tiny[1], positions=f"{tmp_path}/mine.py:Mine")
+    (row,) = (row for row in rows(config) if row.ours.startswith("embeddings/position_embeddings/"))
+    assert row.theirs == f"bert.embeddings.position_embeddings.{name}"
+    assert their_shape(row, config) == our_shapes(config)[row.ours] == (times * config.max_position, config.hidden_size)
 
 
 def test_exported_kernels_are_outputs_by_inputs(tiny):
