@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any, TypeVar
 
 import numpy as np
-from jaxtyping import Bool, Float, Int32
+from jaxtyping import Float, Int32
 
 from bert_jax.errors import UserError
 from bert_jax.files import JsonObject
@@ -252,8 +252,8 @@ def _word_windows(
 
 @dataclasses.dataclass(frozen=True)
 class AnswerQuestion:
-    """Finds the span of a context that answers a question. Long contexts are read in windows, as in run_squad.py. Questions are
-    truncated to the same number of tokens as in training."""
+    """Finds the span of a context that answers a question. It consists of whole tokens, as in the scores of `finetune`. Long
+    contexts are read in windows, as in run_squad.py. Questions are truncated to the same number of tokens as in training."""
 
     n_best: int = 1
     """The number of answers to return."""
@@ -278,14 +278,11 @@ class AnswerQuestion:
         if not math.isfinite(self.no_answer_threshold):
             raise UserError(f"--no-answer-threshold={self.no_answer_threshold} must be a finite number")
 
-    def prepare(
-        self, engine: Engine, values: JsonObject
-    ) -> tuple[JsonObject, list[Window], list[tuple[int, int]], Bool[np.ndarray, " pieces"]]:
-        """Returns (the record, the windows over the context, the character offsets of the context's tokens, whether each token
-        continues a word)."""
+    def prepare(self, engine: Engine, values: JsonObject) -> tuple[JsonObject, list[Window], list[tuple[int, int]]]:
+        """Returns (the record, the windows over the context, the character offsets of the context's tokens)."""
         tokenizer = engine.model.tokenizer
         question = tokenizer.encode(values["question"])
-        ids, offsets, continuation = tokenizer.encode_with_words(values["context"])
+        ids, offsets = tokenizer.encode_with_offsets(values["context"])
         for name, tokens in (("question", question), ("context", ids)):
             if not tokens:
                 raise UserError(f"the {name} {shortened(values[name])} has no tokens; give text")
@@ -293,13 +290,13 @@ class AnswerQuestion:
         special_ids = (tokenizer.cls_id, tokenizer.sep_id)
         most = engine.model.reading.get("max_question", TaskConfig.max_question)
         own = windows(question, ids, length=length, stride=self.doc_stride, max_question=most, special_ids=special_ids)
-        return values, own, offsets, continuation
+        return values, own, offsets
 
     def answer(self, engine: Engine, prepared: Sequence[Any]) -> list[JsonObject]:
         """Returns the best spans of each context. The answer is "" if "no answer" scores higher."""
         head = require_head(engine, SpanHead)
         has_types = engine.config.has_segments
-        items = [Item(w.input_ids.tolist(), w.offset if has_types else -1) for _, own, *_ in prepared for w in own]
+        items = [Item(w.input_ids.tolist(), w.offset if has_types else -1) for _, own, _ in prepared for w in own]
         results = iter(compute_logits(engine, head, items))
         search = SpanSearch(
             n_best=max(20, self.n_best),
@@ -308,13 +305,13 @@ class AnswerQuestion:
             no_answer_threshold=self.no_answer_threshold,
         )
         answers = []
-        for values, own, offsets, continuation in prepared:
+        for values, own, offsets in prepared:
             logits = [next(results) for _ in own]
             found = best_spans(
                 [x[:, 0] for x in logits],
                 [x[:, 1] for x in logits],
                 own,
-                Context(values["context"], offsets, continuation),  # to extend spans to whole words, e.g. "Hon" to "Honolulu"
+                Context(values["context"], offsets),
                 search,
             )
             answers.append(self._as_dict(values, found))

@@ -141,9 +141,6 @@ class Context:
     text: str
     offsets: Sequence[tuple[int, int]] | np.ndarray
     """[tokens, 2]: the characters [start, end) of each token in `text`, from `Tokenizer.encode_with_offsets`."""
-    continuation: np.ndarray | None = None
-    """bool [tokens]: whether a token continues the word of the previous token (`Tokenizer.encode_with_words`). If given,
-    answers are extended to whole words."""
 
 
 @dataclass(frozen=True)
@@ -259,8 +256,4 @@ def _characters(context: Context) -> np.ndarray:
     begin = np.where(empty, len(context.text), characters[:, 0])
     begin = np.minimum.accumulate(begin[::-1])[::-1]
     end = np.maximum.accumulate(characters[:, 1])
-    if context.continuation is not None and len(begin):
-        first = np.flatnonzero(np.concatenate([[True], ~context.continuation[1:]]))  # the first token of every word
-        word = np.searchsorted(first, np.arange(len(begin)), side="right") - 1
-        begin, end = begin[first[word]], end[np.append(first[1:], len(begin))[word] - 1]
     return np.stack([begin, end], axis=1)

@@ -91,12 +91,12 @@ def test_answers_equal_an_exhaustive_search_for_any_logits():
     assert 30 < unanswered < 150
 
 
-def answer_for(context: str, offsets, first: int, last: int, continuation=None, **flags) -> Answer:
+def answer_for(context: str, offsets, first: int, last: int, **flags) -> Answer:
     """Returns the answer for logits that clearly predict [first, last] of the context's tokens."""
     rows = cut(2, len(offsets), 2 + 3 + len(offsets), 128)
     start, end = np.zeros(len(rows[0].input_ids)), np.zeros(len(rows[0].input_ids))
     start[rows[0].offset + first], end[rows[0].offset + last] = 9, 9
-    answer = best_spans([start], [end], rows, Context(context, offsets, continuation), SpanSearch(**flags))
+    answer = best_spans([start], [end], rows, Context(context, offsets), SpanSearch(**flags))
     assert all(context[span.start : span.end] == span.text for span in answer.spans)
     return answer
 
@@ -123,15 +123,6 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory):
 def test_an_answer_consists_of_the_characters_of_the_context(tokenizer, context, first, last, text):
     _, offsets = tokenizer.encode_with_offsets(context)
     assert answer_for(context, offsets, first, last).best.text == text
-
-
-def test_answers_grow_to_whole_words_on_request(tokenizer):
-    context = "a Japanese cafe, in Japanese."
-    ids, offsets = tokenizer.encode_with_offsets(context)
-    continuation = tokenizer.is_continuation(np.array(ids))
-    for first, last, text in ((1, 1, "Japanese"), (2, 2, "Japanese"), (3, 4, "Japanese cafe"), (6, 7, "in Japanese")):
-        assert answer_for(context, offsets, first, last, continuation=continuation).best.text == text
-    assert answer_for(context, offsets, 2, 2).best.text == "ane"
 
 
 def test_tokens_without_characters_and_white_space_never_reach_an_answer():
