@@ -75,20 +75,20 @@ def read_conll(
     return sentences
 
 
-def column_instead_of_words(sentences: Sequence[WordsExample], width: int) -> tuple[str, str] | None:
-    """Returns what stands where the words of `sentences` should be, and an example of how to name the columns of such a file.
-    Returns None if they may be words. `width` is the number of columns. In CoNLL-U, multiword tokens have numbers such as 1-2,
-    and empty nodes have numbers such as 8.1."""
+def column_instead_of_words(sentences: Sequence[WordsExample], width: int) -> tuple[str, Sequence[str]] | None:
+    """Returns what stands where the words of `sentences` should be, and usual names of the columns of such a file. Returns None
+    if they may be words. `width` is the number of columns. In CoNLL-U, multiword tokens have numbers such as 1-2, and empty
+    nodes have numbers such as 8.1."""
     lengths = [len(example.words) for example in sentences]
     if max(lengths) < 2:
         return None
     numbers = [tuple(map(str, range(first, first + max(lengths)))) for first in (0, 1)]
     plain = [tuple(word for word in example.words if not re.fullmatch("[0-9]+[-.][0-9]+", word)) for example in sentences]
     if any(plain) and any(all(words == some[: len(words)] for words in plain) for some in numbers):
-        return "the first column has word numbers, not words", "[n,words,labels]"
+        return "the first column has word numbers, not words", ("n", "words", "labels")
     if width > 2 and all(len(set(example.words)) == 1 for example in sentences):
         same = f"it is {sentences[0].words[0]!r} in every line of a sentence"
-        return f"the first column does not have words, because {same}", "[document,part,n,words,labels]"
+        return f"the first column does not have words, because {same}", ("document", "part", "n", "words", "labels")
     return None
 
 

@@ -21,7 +21,7 @@ In SNLI, the label "-" marks a text without a label, and -1 does in data sets of
 must be removed, unless `label_names` lists the label.
 
 If no text of a multi-label test set has a label, the labels are unknown. In a test set, a list or a row of columns in which all
-labels are -1 or null is unknown as well.
+labels are -1 or null is unknown as well. If all tags of a test set are "_", they are unknown.
 
 One text of a pair may be empty, as in QQP. The number of such pairs is reported.
 
@@ -29,7 +29,9 @@ A question whose `answers` are empty has no answer, unless its `is_impossible` i
 answer, and there is no column `is_impossible`, the answers are unknown.
 
 For token heads, a file may also be in the CoNLL format, with a word and its tag on each line, an empty line after each
-sentence, and no column names. Files in CoNLL-U are read too. Their tags are in the column upos, or in xpos if labels=xpos."""
+sentence, and no column names. If the word is not in the first column, or its tag not in the last, `columns` names all columns;
+a test file may end before the column of the tags. Files in CoNLL-U are read too. Their tags are in the column upos, or in xpos
+if labels=xpos."""
 
 from __future__ import annotations
 
@@ -400,6 +402,9 @@ def read_own_data(
             say(f"{given}: kept {kept} with an empty text, which `predict` refuses; the first is {first}")
     if kind == "token" and len(found) > 1 and all(isinstance(e, WordsExample) and len(e.words) == 1 for _, e in found):
         say(f"WARNING: {given}: each of the {len(found):,} sentences has only one word, so no word has a context")
+    if split == "test" and kind == "token" and "_" not in known and {name for _, e in found for name in _names(e)} == {"_"}:
+        say(f"{given}: every tag is _, so the tags are unknown")
+        found = [(location, replace(e, labels=None) if isinstance(e, WordsExample) else e) for location, e in found]
     if split == "test" and "-1" not in known:
         found = _without_hidden_labels(given, config, found, say)
     if split == "test" and kind == "span" and not states_impossible:
@@ -918,9 +923,10 @@ def _column_file(config: OwnDataConfig, path: pathlib.Path, split: str, say: Say
     word: int = 0
     tag: int | None = -1
     if config.document and config.document not in config.columns:
+        example = _example_columns([config.document, "words", "labels"], conll_width(path))
         raise UserError(
-            f"{path}: no column is named {config.document!r} (task.own.document); name the columns in their order, such as "
-            f"columns=[{config.document},words,labels], or remove this setting if lines -DOCSTART- begin the documents"
+            f"{path}: no column is named {config.document!r} (task.own.document); name all columns in their order, such as "
+            f"columns={example}, or remove this setting if lines -DOCSTART- begin the documents"
         )
     if config.columns:
         if config.words not in config.columns:
@@ -929,18 +935,27 @@ def _column_file(config: OwnDataConfig, path: pathlib.Path, split: str, say: Say
             )
         word = config.columns.index(config.words)
         tag = config.columns.index(config.labels) if config.labels in config.columns else None
+    document = config.columns.index(config.document) if config.document else None
     width = conll_width(path)
     if split == "test" and tag == -1 and (width == 1 or (config.train and width < _column_count(config.train))):
+        tag = None
+    only_first = split == "test" and tag is not None and max(word, document or 0) < width <= tag
+    if only_first:  # a test file may end before the column of the tags
         tag = None
     if tag is None and split != "test":
         raise UserError(
             f"{path}: columns={config.columns} does not name {config.labels!r}; {nearest(config.labels, config.columns)}"
         )
-    if tag is not None and width < 2:
+    if split != "test" and width < 2:
         raise UserError(
             f"{path} has only one column; write a word and its tag on each line, separated by a TAB or spaces (not by a comma)"
         )
-    document = config.columns.index(config.document) if config.document else None
+    if config.columns and width != len(config.columns) and not only_first:
+        remedy = f", such as columns={_example_columns(config.columns, width)}" if width > len(config.columns) else ""
+        raise UserError(
+            f"{path} has {counted(width, 'column')}, but columns=[{','.join(config.columns)}] names {len(config.columns)}; name "
+            f"all columns in their order{remedy}"
+        )
     found = read_conll(path, word=word, tag=tag, document=document, say=say)
     first = found[0]
     if first.words[0].lower() in _HEADER[0] and (first.labels is None or first.labels[0].lower() in _HEADER[1]):
@@ -950,8 +965,17 @@ def _column_file(config: OwnDataConfig, path: pathlib.Path, split: str, say: Say
     if not config.columns and (fault := column_instead_of_words(found, width)):
         has, columns = fault
         conllu = "if it is CoNLL-U, give it a name that ends in .conllu, or " if width == len(CONLLU_COLUMNS) else ""
-        raise UserError(f"{path}: {has}; {conllu}name the columns in their order, such as columns={columns}")
+        example = _example_columns(columns, width)
+        raise UserError(f"{path}: {has}; {conllu}name all columns in their order, such as columns={example}")
     return _placed(path, found)
+
+
+def _example_columns(names: Sequence[str], width: int) -> str:
+    """Returns a setting `columns` with these names for a file with `width` columns. Further columns are called x, and come before
+    the last one. If there are too many names, those after the first are left out, but not the last two."""
+    names = [*names[:1], *names[len(names) - max(2, width - 1) :]] if width < len(names) else names
+    others = ["x", *(f"x{i}" for i in range(2, width))]
+    return f"[{','.join([*names[:-1], *others[: width - len(names)], names[-1]])}]"
 
 
 _HEADER = (

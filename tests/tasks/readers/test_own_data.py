@@ -445,13 +445,22 @@ def test_sentences_of_one_word_give_a_warning(tmp_path: pathlib.Path):
             "a.conll",
             ["1 a B-X", "2 b O", "", "1 a O"],
             {},
-            r"the first column has word numbers, not words; name the columns .*\[n,words,labels\]",
+            r"the first column has word numbers, not words; name all columns .*\[n,words,labels\]",
         ),
         ("a.conll", [f"{i} a a N{' _' * 6}" for i in (1, 2)], {}, r"; if it is CoNLL-U, give it a name .* \.conllu, or name"),
         ("a.conll", ["1-2 ab O", "1 a B-X", "2 b O", "", "1 a O", "1.1 _ O"], {}, "the first column has word numbers, not words"),
-        ("a.conll", ["0 a B-X", "1 b O", "", "0 a O"], {}, r"the first column has word numbers, not words; name the columns"),
-        ("a.conll", ["d 0 0 a X", "d 0 1 b Y", "", "d 0 0 c X"], {}, "it is 'd' in every line of a sentence; name"),
-        ("a.conll", ["d 0 a X", "d 1 b Y", "", "e 0 c X", "e 1 d Y"], {}, "it is 'd' in every line of a sentence"),
+        ("a.conll", ["0 a B-X", "1 b O", "", "0 a O"], {}, r"the first column has word numbers, not words; name all columns"),
+        ("a.conll", ["1 a N B-X", "2 b N O"], {}, r"word numbers, not words; name all columns .*\[n,words,x,labels\]"),
+        ("a.conll", ["1 a N _ B-X", "2 b N _ O"], {}, r"word numbers, not words; name all columns .*\[n,words,x,x2,labels\]"),
+        (
+            "a.conll",
+            ["1 a N B-X", "2 b N O"],
+            {"columns": ("n", "words", "labels")},
+            r"a\.conll has 4 columns, but columns=\[n,words,labels\] names 3; name all columns .*=\[n,words,x,labels\]",
+        ),
+        ("a.conll", ["a N O O"], {"columns": ("words", "labels")}, r"has 4 columns, but .* names 2; .*=\[words,x,x2,labels\]"),
+        ("a.conll", ["d 0 0 a X", "d 0 1 b Y", "", "d 0 0 c X"], {}, r"it is 'd' in every .*=\[document,part,n,words,labels\]"),
+        ("a.conll", ["d 0 a X", "d 1 b Y", "", "e 0 c X", "e 1 d Y"], {}, r"it is 'd' in every .*=\[document,n,words,labels\]"),
         ("a.csv", ["words,labels", '"a,b","O,X"', '"a,b,c","O,X,O"'], {}, "have ',' inside a single word .*; set separator=','"),
         ("a.conll", ["B-X a", "I-X b", "", "O c"], {}, r"the column of words has tags, such as 'B-X'; name .*=\[labels,words\]"),
         ("a.jsonl", ['{"words": ["B-X", "O"], "labels": ["a", "b"]}'], {}, "the column of words has tags, such as 'B-X'; name"),
@@ -470,7 +479,7 @@ def test_sentences_of_one_word_give_a_warning(tmp_path: pathlib.Path):
         ("a.conll", ["a O"], {"columns": ("words", "tag")}, r"columns=\('words', 'tag'\) does not name 'labels'"),
         ("a.csv", ["n,words,labels", "1,a,O"], {"sentence": "m"}, "no column 'm'"),
         ("a.conll", ["d a O"], {"document": "d"}, r"no column is named 'd' .*; name .* columns=\[d,words,labels\], or"),
-        ("a.conll", ["a O"], {"columns": ("words", "labels", "d"), "document": "d"}, "has 2 columns, but no column document=2"),
+        ("a.conll", ["a O"], {"columns": ("words", "labels", "d"), "document": "d"}, "has 2 columns, but .* names 3"),
         ("a.conllu", ["1\ta" + "\t_" * 8], {"document": "d"}, "has no column 'd', since a line '# newdoc' begins a document; r"),
         ("a.jsonl", ['{"text": "a b", "entities": [[0, 1, "X"]]}'], {}, "but entities with the offsets of their characters"),
         ("a.jsonl", ['{"label": [{"start": 0, "end": 1, "labels": ["X"]}]}'], {}, "but entities with the offsets of their char"),
@@ -549,6 +558,19 @@ def test_a_test_file_of_words_in_columns_may_lack_the_tags(tmp_path: pathlib.Pat
         WordsExample("0", ("a",), None, 0),
         WordsExample("1", ("b",), None, 1),
     ]
+
+
+@pytest.mark.parametrize("rows", [["1\ta"], ["1\ta\tN"], ["1\ta\tN\t_"]])
+def test_a_test_file_may_lack_the_tags_if_the_columns_are_named(tmp_path: pathlib.Path, rows: list[str]):
+    columns = ("n", "words", "pos", "labels")
+    config = OwnDataConfig(train=put(tmp_path / "train.conll", "1\ta\tN\tB-X"), test=put(tmp_path / "b.conll", *rows))
+    config = dataclasses.replace(config, columns=columns)
+    assert load_own_data(config, "token").test == [WordsExample("0", ("a",), None, 0)]
+    unnamed = put(tmp_path / "c.conll", "1")
+    with pytest.raises(UserError, match=r"c\.conll has 1 column, but columns=\[n,words,pos,labels\] names 4"):
+        load_own_data(dataclasses.replace(config, test=unnamed), "token")
+    with pytest.raises(UserError, match=r"train\.conll has 4 columns, but columns=\[n,words\] names 2"):
+        read_own_data(dataclasses.replace(config, test=config.train, columns=columns[:2]), "token", "test")
 
 
 def test_rows_with_empty_lines_between_them_stay_sentences(tmp_path: pathlib.Path):
