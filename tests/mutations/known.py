@@ -1732,5 +1732,19 @@ EQUIVALENT: list[Equivalent] = [
         "figure = axes.figure.get_figure(root=False)",
         "no figure of the package has parts that are figures",
     ),
+    Equivalent(
+        "bert_jax/analysis/compare/figures.py",
+        "figure = new_figure(0.55 * cka.shape[1] + 2.2, 0.45 * cka.shape[0] + 1.6, title)",
+        "figure = new_figure(0.55 * cka.shape[1] + 2.2, 0.9 * cka.shape[0] + 1.6, title)",
+        "only the size of the figure changes",
+    ),
+    Equivalent(
+        "bert_jax/analysis/heads/figures.py",
+        "figure = new_figure(13.0, 2 * height + 0.6, "
+        "f\"what heads attend to: means over {counted(int(found.n.values[0]), 'word')}\")",
+        "figure = new_figure(13.0, 3 * height + 0.6, "
+        "f\"what heads attend to: means over {counted(int(found.n.values[0]), 'word')}\")",
+        "only the size of the figure changes",
+    ),
 ]
 """Mistakes found by `run.py`, each with the reason why no test can detect it."""

@@ -280,7 +280,9 @@ def test_an_exception_in_an_experiment_shows_only_its_own_lines(tmp_path: pathli
     assert lines[-1] == "ZeroDivisionError: division by zero"
 
 
-def test_starting_a_run_leaves_nothing_behind(experiment: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_run_logs_as_the_first_process_and_starting_it_leaves_nothing_behind(
+    experiment: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
     monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", "")
     flags = parse_flags("pretrain", "", [f"--config={experiment}", f"--workdir={tmp_path / 'run'}"])
     with start_run("pretrain", flags, flags.config) as run:
@@ -291,6 +293,8 @@ def test_starting_a_run_leaves_nothing_behind(experiment: pathlib.Path, tmp_path
         with downloading():  # data of a task, for example
             time.sleep(0.01)
         assert run.goodput.totals()["seconds"]["downloading"] >= 0.01
+        logging.getLogger("bert_jax.training").info("progress")
+    assert capsys.readouterr().err == "progress\n"
     with pytest.raises(UserError, match="holds a run with a different configuration"), start_run("pretrain", flags, {"seed": 2}):
         pass
 
