@@ -277,7 +277,13 @@ def _embedded_builder(directory: str | None) -> tfds.core.DatasetBuilder:
     _tfds()
     from bert_jax.data.corpus.embedded.embedded_dataset_builder import prepared
 
-    return prepared(pathlib.Path(directory) if directory else cache_directory() / "tfds")
+    root = pathlib.Path(directory) if directory else cache_directory() / "tfds"
+    try:
+        return prepared(root)
+    except OSError as error:
+        remedy = "give another --tfds-directory" if directory else "set BERT_JAX_CACHE to a directory that can be written"
+        reason = f"cannot be used ({error.strerror or error})"
+        raise UserError(f"{root}, the directory of the embedded corpus, {reason}; {remedy}") from error
 
 
 def catalogue_builder(name: str, root: pathlib.Path) -> tfds.core.DatasetBuilder:
@@ -292,6 +298,11 @@ def catalogue_builder(name: str, root: pathlib.Path) -> tfds.core.DatasetBuilder
         try:
             path = fetch(name, root)
         except OSError as error:
+            if not isinstance(error, urllib.error.URLError) and error.filename:
+                raise UserError(
+                    f"tfds:{name} is not prepared in {root}, which cannot be written ({error.strerror}); give another "
+                    "--tfds-directory, or set TFDS_DATA_DIR"
+                ) from error
             raise UserError(
                 f"tfds:{name} is not prepared in {root}, and it cannot be downloaded ({error}){_name_hint(name)}; prepare it "
                 "on a machine with a network and pass the directory as --tfds-directory, or use another source, such as "

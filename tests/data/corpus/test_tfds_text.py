@@ -308,6 +308,22 @@ def test_an_interrupted_fetch_continues_with_the_missing_files(bucket, tmp_path)
     assert there.isdisjoint(path.rpartition("/")[2] for path in asked)
 
 
+def test_a_directory_that_cannot_be_written_is_named_with_the_setting_that_chose_it(bucket, tmp_path, monkeypatch):
+    file = tmp_path / "file"
+    file.touch()
+    monkeypatch.setenv("BERT_JAX_CACHE", str(file))
+    is_wrong = r"cannot be used \(Not a directory\); "
+    for directory, says in (
+        (None, f"{file}/tfds, the directory of the embedded corpus, {is_wrong}set BERT_JAX_CACHE to a directory"),
+        (str(file), f"{file}, the directory of the embedded corpus, {is_wrong}give another --tfds-directory"),
+    ):
+        with pytest.raises(UserError, match=says):
+            tfds_text.open_text_set("embedded", directory)
+    says = rf"stories is not prepared in {file}, which cannot be written \(Not a directory\); give another --tfds-dir"
+    with pytest.raises(UserError, match=says):
+        tfds_text.open_text_set("stories@story", str(file))
+
+
 def test_a_system_without_a_file_of_certificates_trusts_those_of_certifi(monkeypatch):
     monkeypatch.setattr(ssl, "create_default_context", lambda: ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT))
     for file, some in ((None, True), ("cert.pem", False)):
