@@ -405,8 +405,8 @@ EQUIVALENT: list[Equivalent] = [
     ),
     Equivalent(
         "bert_jax/prediction/labels.py",
-        "items = [Item(w.input_ids.tolist(), w.offset if has_types else -1) for _, own, *_ in prepared for w in own]",
-        "items = [Item(w.input_ids.tolist(), w.offset if has_types else -2) for _, own, *_ in prepared for w in own]",
+        "items = [Item(w.input_ids.tolist(), w.offset if has_types else -1) for _, own, _ in prepared for w in own]",
+        "items = [Item(w.input_ids.tolist(), w.offset if has_types else -2) for _, own, _ in prepared for w in own]",
         "any negative number means that there is none",
     ),
     Equivalent(
