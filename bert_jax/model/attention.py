@@ -226,7 +226,7 @@ class SelfAttention(nn.Module):
             what = f"queries_and_keys of config.model.positions={c.positions}"
             if not isinstance(turned, tuple | list) or len(turned) != 2:
                 raise UserError(f"{what} must return a pair, the queries and the keys")
-            query, key = (same_shape(what, x, y) for x, y in zip((query, key), turned, strict=True))
+            query, key = (same_shape(what, x, y).astype(x.dtype) for x, y in zip((query, key), turned, strict=True))
         each = c.num_heads // c.key_value_heads  # query heads per key head
         by_head = queried is None and not cached and c.direction == "both" and not acts_on(c, "scores")
         by_head &= not self.is_mutable_collection(INTERMEDIATES)

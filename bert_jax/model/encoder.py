@@ -95,12 +95,12 @@ class Block(nn.Module):
         if c.norm_placement == "post":
             y = attention(x, tokens, seeds[0], layer)
             x = ResidualNorm(c, name=attention_norm)(read_out(x), y, of_attention)
-            x = ResidualNorm(c, name=feed_forward_norm)(x, feed_forward(x), of_feed_forward)
+            x = ResidualNorm(c, name=feed_forward_norm)(x, feed_forward(x).astype(x.dtype), of_feed_forward)
         else:
             x, normed = PreNorm(c, name=attention_norm)(x, None, of_attention) if layer.has_attention_norm else (x, x)
             y = attention(normed, tokens, seeds[0], layer)
             x, normed = PreNorm(c, name=feed_forward_norm)(read_out(x), y, of_attention)
-            x = x + dropout(feed_forward(normed), of_feed_forward)
+            x = x + dropout(feed_forward(normed).astype(x.dtype), of_feed_forward)
         return nn.with_logical_constraint(x, ACTIVATION_AXES)
 
 
@@ -426,7 +426,7 @@ class Encoder(nn.Module):
                 output, stored = output
                 for attention, sown in stored[INTERMEDIATES].items():  # "attention" and, in a decoder, "cross_attention"
                     self.sow(INTERMEDIATES, f"{attention}_weights", *sown["weights"])
-            return output
+            return output.astype(x.dtype)
 
         if c.remat == "none":
             return block

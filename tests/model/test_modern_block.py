@@ -200,6 +200,14 @@ class OfSmallLayers(Encoder):
     block = Small
 
 
+def test_an_own_block_may_return_float32_in_a_bfloat16_model():
+    config = dataclasses.replace(SMALL, num_layers=2, layer_types=(), dtype="bfloat16", scan_layers=True)
+    params = {"layers": {"scale": np.ones((2, 32), np.float32)}, "final_layer_norm": {"scale": np.ones(32, np.float32)}}
+    x, tokens = jnp.ones((2, 5, 32), jnp.bfloat16), tokens_of(np.ones((2, 5)))
+    found = jax.eval_shape(lambda: OfSmallLayers(config).apply({"params": params}, x, tokens, None))
+    assert [state.dtype for state in found] == [jnp.bfloat16] * 2
+
+
 class Shifted(OfSmallLayers):
     """Overrides the encoder, not only its layers."""
 

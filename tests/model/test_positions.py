@@ -16,6 +16,7 @@ import pytest
 
 from bert_jax.data import INPUTS
 from bert_jax.errors import UserError
+from bert_jax.model import attention
 from bert_jax.model.bert import Bert, attention_weights
 from bert_jax.model.config import ModelConfig
 from bert_jax.model.layers import parameter
@@ -83,6 +84,15 @@ def test_custom_positions_act_equally_on_all_and_on_selected_columns(scan_layers
     np.testing.assert_allclose(some, jnp.take_along_axis(whole, columns[..., None], axis=1), atol=1e-5)
     first = jax.jit(attention_weights, static_argnums=1)(params, config, tokens)[0]
     np.testing.assert_allclose(first, _weights_of_layer_0(params, config, np.asarray(states[0]), tokens), atol=1e-4)
+
+
+def test_custom_positions_keep_the_dtype_of_queries_and_keys(monkeypatch: pytest.MonkeyPatch):
+    """The fused kernels need it, and cosines and sines are usually float32."""
+    config = dataclasses.replace(TINY, attention="plain", dtype="bfloat16", positions=f"{__file__}:Reversed")
+    params, dtypes, plain = random_parameters(dataclasses.replace(config, positions="none")), set(), attention.exponentials
+    monkeypatch.setattr(attention, "exponentials", lambda q, k, *rest: dtypes.update((q.dtype, k.dtype)) or plain(q, k, *rest))
+    jax.eval_shape(lambda t: Bert(config).apply({"params": params}, t, method="encode"), Tokens.of(random_batch()))
+    assert dtypes == {jnp.dtype(jnp.bfloat16)}
 
 
 class LearnedBias(nn.Module):
