@@ -35,9 +35,10 @@ from bert_jax.interop.conversion import (
     model_lines,
     part_lines,
     read_all,
+    target_form,
     written,
 )
-from bert_jax.interop.directory import is_replaced
+from bert_jax.interop.directory import FORMATS, is_replaced
 from bert_jax.interop.flags import parse_flags
 from bert_jax.interop.huggingface import export_model
 from bert_jax.interop.surgery import average
@@ -56,7 +57,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     check_words(flags)
     given = flags.source
     read = at_step(flags.source, flags.step, flags.last)
-    with uploaded(flags.to, "--to", lambda name: is_input(name) and is_replaced(name)) as flags.to:
+    last = FORMATS[target_form(flags)][:1]  # until it is uploaded, no reader takes the files of two models for one model
+    with uploaded(flags.to, "--to", lambda name: is_input(name) and is_replaced(name), last=last) as flags.to:
         check_target(flags)
         with read as flags.source:
             lines = convert(flags)

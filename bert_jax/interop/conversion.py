@@ -294,7 +294,7 @@ def _converted_card(model: Model, flags: argparse.Namespace, changes: Sequence[s
         scored=BEFORE_CHANGES if changes else training.scored,
         base_model=training.base_model or (flags.source if of_hub else ""),
     )
-    return model_card(model, training, "huggingface" if flags.format == "bert_jax" else flags.format)
+    return model_card(model, training, target_form(flags))
 
 
 def _arrays(signature: JsonObject) -> Iterator[tuple[str, JsonObject]]:
@@ -304,6 +304,11 @@ def _arrays(signature: JsonObject) -> Iterator[tuple[str, JsonObject]]:
 
 def _shape(array: JsonObject) -> str:
     return f"[{', '.join(map(str, array['shape']))}]"
+
+
+def target_form(flags: argparse.Namespace) -> str:
+    """Returns the key of FORMATS for --format. `bert_jax` has the files of `huggingface`."""
+    return "huggingface" if flags.format == "bert_jax" else str(flags.format)
 
 
 def check_target(flags: argparse.Namespace) -> None:
@@ -318,9 +323,9 @@ def check_target(flags: argparse.Namespace) -> None:
     if is_remote(flags.remote) and not exported_formats(target) and (files := sorted(listed(flags.remote))):
         raise UserError(
             f"--to={flags.remote} holds files that bert_jax did not export ({files[0]}), so it is not overwritten; name another "
-            "directory"
+            "directory, or remove this one if its upload was interrupted"
         )
-    check_replaceable(target, "huggingface" if flags.format == "bert_jax" else flags.format, f"--to={flags.remote}")
+    check_replaceable(target, target_form(flags), f"--to={flags.remote}")
 
 
 def check_words(flags: argparse.Namespace) -> None:

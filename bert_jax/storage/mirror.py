@@ -56,9 +56,10 @@ class Mirror(contextlib.AbstractContextManager["Mirror"]):
     """
 
     def __init__(self, remote: str, part: str = "", *, last: Collection[str] = (), every: float = EVERY, mark: str = ""):
-        """`last` has the files that mark a directory as complete. They are uploaded after all other files. `every` is the time
-        between uploads in seconds. `mark` is a file that is deleted on purpose only after `withdraw`, like the directory itself.
-        While this file is missing, nothing is removed from the bucket, because somebody else has deleted local files."""
+        """`last` has the files that mark a directory as complete. They are uploaded after all other files, and before that, their
+        older versions are removed from the bucket. `every` is the time between uploads in seconds. `mark` is a file that is
+        deleted on purpose only after `withdraw`, like the directory itself. While this file is missing, nothing is removed from
+        the bucket, because somebody else has deleted local files."""
         self.remote, self._last, self._every, self._mark = remote, last, every, mark
         bucket = hashlib.sha256(os.fsencode(remote.rpartition("/")[0])).hexdigest()[:12]
         self.directory = cache_directory() / MIRRORS / (bucket + part) / remote.rpartition("/")[2]
@@ -150,17 +151,23 @@ class Mirror(contextlib.AbstractContextManager["Mirror"]):
                 gone = set()
             if not changed and not gone:
                 return
+            marks = [name for name in changed if name in self._last]
             try:
-                for name in sorted(changed, key=lambda name: (name in self._last, name)):
+                if len(marks) < len(changed):  # otherwise, a reader could find an old mark with files of two versions
+                    for name in marks:
+                        self._known.pop(name, None)
+                        remove(f"{self.remote}/{name}")
+                for name in sorted({*changed, *gone}, key=lambda name: (name in self._last, name in gone, name)):
+                    if name in gone:
+                        remove(f"{self.remote}/{name}")
+                        del self._known[name]
+                        continue
                     with contextlib.suppress(FileNotFoundError):  # the file was replaced or removed in the meantime
                         before = copy_record(self.directory / name, "")
                         generation = upload(self.directory / name, f"{self.remote}/{name}")
                         self._known[name] = Copy(generation, before.size, before.modified)
                     with contextlib.suppress(OSError):
                         self._record.write_regularly(self._known)
-                for name in gone:
-                    remove(f"{self.remote}/{name}")
-                    del self._known[name]
             finally:
                 with contextlib.suppress(OSError):  # if the disk is full, the next start only downloads more than necessary
                     self._record.write(self._known)
@@ -249,7 +256,7 @@ def uploaded(
     This directory is uploaded at the end of the `with` block if there was no error.
 
     The local directory contains the `wanted` files of the bucket. If one of them is removed there, it is removed from the bucket
-    too. All other objects in the bucket are kept. The files `last` are uploaded after all other files.
+    too. All other objects in the bucket are kept. The files `last` are uploaded after all other files, see `Mirror`.
 
     Before anything is downloaded, `check` receives the local directory, which may have files of an earlier start, and the
     relative names of all objects in the directory of the bucket. It may raise UserError."""

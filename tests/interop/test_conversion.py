@@ -297,7 +297,7 @@ def test_source_and_target_must_differ(model, tmp_path, monkeypatch):
 # Targets
 
 
-def test_an_export_to_a_bucket_keeps_the_files_of_others(model, bucket, tmp_path):
+def test_an_export_to_a_bucket_keeps_the_files_of_others(model, bucket, emulator, tmp_path):
     export_model(tmp_path / "m", model)
     others = {"checkpoints/50000/state", "best/2/state", "adapter.safetensors", ".gitattributes", "data/large.txt", "large.txt"}
     for name in others:
@@ -313,6 +313,11 @@ def test_an_export_to_a_bucket_keeps_the_files_of_others(model, bucket, tmp_path
     before = objects.listed(f"{bucket}/ours")
     with pytest.raises(UserError, match=rf"^--to={bucket}/ours holds a model that bert_jax exported in the format huggingface"):
         convert.main(["--from=nowhere", f"--to={bucket}/ours", "--format=tf1"])
+    emulator.fail(403, match="^POST .*model.safetensors")
+    with pytest.raises(UserError, match=r"files could not be uploaded to "):
+        convert.main([f"--from={tmp_path / 'm'}", f"--to={bucket}/ours"])
+    assert "config.json" not in objects.listed(f"{bucket}/ours"), "no reader must take a new configuration with old weights"
+    emulator.fail(403, count=0)
     convert.main([f"--from={tmp_path / 'm'}", f"--to={bucket}/ours", "--drop=mlm_head,nsp_head"])
     after = objects.listed(f"{bucket}/ours")
     assert after.keys() == before.keys()
