@@ -424,8 +424,9 @@ class Encoder(nn.Module):
                 output: Any = module.apply({"params": params}, x, tokens, seed, layer, *context, mutable=stores)
             if stores:
                 output, stored = output
-                for attention, sown in stored[INTERMEDIATES].items():  # "attention" and, in a decoder, "cross_attention"
-                    self.sow(INTERMEDIATES, f"{attention}_weights", *sown["weights"])
+                for name, sown in stored.get(INTERMEDIATES, {}).items():  # "attention" and, in a decoder, "cross_attention"
+                    if isinstance(sown, Mapping) and "weights" in sown:  # an own block may store other arrays
+                        self.sow(INTERMEDIATES, f"{name}_weights", *sown["weights"])
             return output.astype(x.dtype)
 
         if c.remat == "none":

@@ -7,6 +7,7 @@ import dataclasses
 import pathlib
 from typing import Any
 
+import flax.linen as nn
 import jax
 import numpy as np
 import pytest
@@ -16,7 +17,8 @@ from bert_jax.interop.names import params_from_tensors
 from bert_jax.model import attention
 from bert_jax.model.bert import Bert, attention_weights
 from bert_jax.model.config import ModelConfig, Resolved, Target
-from bert_jax.model.tokens import Tokens
+from bert_jax.model.encoder import Block, Encoder, FeedForward
+from bert_jax.model.tokens import Layer, Tokens
 from tests.model.test_against_transformers import golden, model_config, our_inputs, packed, under  # noqa: F401
 from tests.random_rows import TINY, random_batch, random_parameters, tokens_of
 
@@ -66,6 +68,45 @@ def test_a_model_without_attention_is_refused_with_the_remedy():
     for config in (ModelConfig(encoder="bilm"), ModelConfig(encoder="static", num_layers=0)):
         with pytest.raises(UserError, match=rf"^a model with encoder={config.encoder} has no attention; use a Transformer$"):
             attention_weights({}, config, tokens_of([[1]]))
+
+
+class Sowing(FeedForward):
+    @nn.compact
+    def __call__(self, x: Any) -> Any:
+        self.sow("intermediates", "load", x.mean())
+        return super().__call__(x)
+
+
+class OfSowing(Block):
+    feed_forward = Sowing
+
+
+class Loaded(Encoder):
+    block = OfSowing
+
+
+class NoMixing(Block):
+    @nn.compact
+    def __call__(self, x: Any, tokens: Tokens, seed: Any, layer: Layer) -> Any:
+        self.sow("intermediates", "load", x.mean())
+        return Sowing(self.config, name="feed_forward")(x)
+
+
+class Separate(Encoder):
+    block = NoMixing
+
+
+def test_an_own_block_may_store_other_arrays_and_have_no_attention():
+    configs = [dataclasses.replace(TINY, encoder=f"{__file__}:{name}") for name in ("Loaded", "Separate")]
+    params, batch = random_parameters(TINY), random_batch()
+
+    def weights(params: Any, config: ModelConfig) -> Any:
+        return jax.eval_shape(lambda params, batch: attention_weights(params, config, Tokens.of(batch)), params, batch)
+
+    assert len(weights(params, configs[0])) == TINY.num_layers
+    layers = {"feed_forward": params["encoder"]["layers"]["feed_forward"]}
+    with pytest.raises(UserError, match=r"Separate has no attention; use a Transformer"):
+        weights({**params, "encoder": {"layers": layers}}, configs[1])
 
 
 def test_attention_weights_are_computed_only_on_request(golden):  # noqa: F811
