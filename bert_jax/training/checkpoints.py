@@ -377,13 +377,15 @@ def _remove_partial(directory: AnyPath, step: int) -> None:
     Orbax raises an error at the first file that fails, while its other threads are still writing. If a file appears during the
     removal, the directory is not removed. The removal is therefore repeated until the directory no longer exists. There are at
     most `_REMOVALS` attempts, with a pause of `_REMOVAL_PAUSE` seconds after each."""
+    name = f"{step}{UNFINISHED}*"
     for _ in range(_REMOVALS):
-        partial = list(directory.glob(f"{step}{UNFINISHED}*"))
-        for path in partial:
-            remove_tree(path)
+        with contextlib.suppress(OSError):  # the disk may still fail
+            for path in directory.glob(name):
+                remove_tree(path)
         time.sleep(_REMOVAL_PAUSE)
-        if not any(path.exists() for path in partial):
-            return
+        with contextlib.suppress(OSError):
+            if not any(directory.glob(name)):
+                return
 
 
 def _on_all_processes(here: bool) -> bool:

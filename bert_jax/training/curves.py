@@ -48,7 +48,7 @@ def draw_curves(
 
     `phases` holds (first step, label) of every phase. A vertical line marks the start of each phase after the first. Baselines
     are drawn separately for each phase, since each phase has its own held-out rows."""
-    records = read_metrics(metrics)
+    records = _read(metrics, path)
     starts = [start for start, _ in phases]
     panels: list[tuple[str, Panel]] = [
         *((name, functools.partial(_plot_score, starts=starts, name=name, score=score)) for name, score in scores.items()),
@@ -73,7 +73,7 @@ def draw_task_curves(
 ) -> bool:
     """Draws the fine-tuning loss, `metric` (such as "dev/f1") with the `baselines`, and the learning rate. Returns False if there
     is nothing to draw."""
-    records = read_metrics(metrics)
+    records = _read(metrics, path)
 
     def loss(axes: Axes, records: Records) -> None:
         axes.set_title("training loss")
@@ -90,6 +90,16 @@ def draw_task_curves(
         return False
     _draw(records, [loss, score, _learning_rate], path, title, formats)
     return True
+
+
+def _read(metrics: pathlib.Path, path: pathlib.Path) -> Records:
+    """Returns the records from which `path` is drawn. If they cannot be read at the moment, logs a warning and returns an empty
+    list, since a plot must not end a run."""
+    try:
+        return read_metrics(metrics)
+    except OSError as error:
+        log.warning("%s could not be drawn (%s)", path, error.strerror or error)
+        return []
 
 
 def draw_sweep(

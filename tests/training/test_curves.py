@@ -55,6 +55,13 @@ def test_a_figure_that_cannot_be_written_is_reported_and_ends_nothing(tmp_path: 
     assert {p.name for p in tmp_path.iterdir()} == {"metrics.jsonl", "curves.png"}
 
 
+def test_metrics_that_cannot_be_read_end_nothing(tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture):
+    path = tmp_path / "curves.png"
+    assert not draw_curves(tmp_path, path, SCORES, title="a run")
+    assert not draw_task_curves(tmp_path, path, title="a run", metric="dev/f1", baselines={})
+    assert caplog.messages == [f"{path} could not be drawn (Is a directory)"] * 2
+
+
 def test_each_tick_of_the_learning_rate_shows_its_value():
     axes = Figure().subplots()
     plots._learning_rate(axes, [{"step": step, "train/learning_rate": 2e-3 * step / 100} for step in (1, 100)])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import itertools
 import logging
 import pathlib
@@ -48,6 +49,20 @@ def test_files_that_appear_again_are_removed_for_at_most_two_seconds(tmp_path: p
     monkeypatch.setattr("time.sleep", slept.append)
     _remove_partial(tmp_path, 3)
     assert slept == [0.05] * 40
+
+
+def test_files_of_a_failed_save_are_removed_when_the_disk_answers_again(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / f"3{UNFINISHED}").mkdir()
+    listed, errors = pathlib.Path.glob, iter([OSError(errno.EIO, "Input/output error")] * 3)
+
+    def listed_later(path: pathlib.Path, pattern: str) -> list[pathlib.Path]:
+        if error := next(errors, None):
+            raise error
+        return list(listed(path, pattern))
+
+    monkeypatch.setattr(pathlib.Path, "glob", listed_later)
+    _remove_partial(tmp_path, 3)
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_full_disk_costs_one_checkpoint_and_not_the_run(tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture):
