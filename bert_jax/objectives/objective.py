@@ -276,11 +276,18 @@ class Objective(abc.ABC):
         return False
 
     def check(self, key: str) -> None:
-        """Raises UserError if a parameter has no axis names, if the sums and counts do not fit the scores or are not float32, or
-        if the loss is not linear in the sums. `key` names the objective in messages."""
+        """Raises UserError if a parameter has no axis names or is not in nested dicts, if a setting is not hashable, if the sums
+        and counts do not fit the scores or are not float32, or if the loss is not linear in the sums. `key` names the objective
+        in messages."""
         calls = {"parameters": "model, key", "sums": "params, batch, seed", "counts": "batch", "loss": "sums, counts"}
         for method, arguments in calls.items():
             require_call(getattr(self, method), arguments, f"{key}: {method}")
+        try:
+            hash(self)
+        except TypeError as error:
+            raise UserError(
+                f"{key}: the settings must be hashable ({error}); make a list a tuple, and a dict a tuple of pairs (name, value)"
+            ) from error
         params = unboxed(self.abstract_parameters())
         batch = abstract_rows(1, 16, 4, targets=self.rows)
         sums = self._checked(key, "sums", jax.eval_shape(lambda p, b: self.sums(p, b, jnp.uint32(0)), params, batch))
@@ -377,6 +384,12 @@ def _abstract_parameters(objective: Objective, model: Model) -> Boxed:
     boxed: Boxed = jax.eval_shape(lambda: bound.initial_parameters(jax.random.key(0)))
     for path, leaf in jax.tree_util.tree_leaves_with_path(boxed, is_leaf=_is_box):
         name = "/".join(str(getattr(key, "key", key)) for key in path)
+        if not all(isinstance(getattr(key, "key", None), str) for key in path):
+            part = path[0].key
+            raise UserError(
+                f"the parameters {part} of {type(objective).__name__} are not nested dicts with texts as keys; write lists as "
+                f"dicts, such as {{'{part}_1': ..., '{part}_2': ...}}"
+            )
         if not _is_box(leaf):
             raise UserError(
                 f"the parameter {name} of {type(objective).__name__} has no axis names, which are needed to shard it; make it "

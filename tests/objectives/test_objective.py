@@ -95,6 +95,11 @@ def test_an_objective_needs_no_own_counts_for_any_rows(rows: str, counts: set[st
             {"parameters": lambda self, model, key: {"mine": {"kernel": jnp.zeros((3, 1))}}},
             "the parameter mine/kernel of Mine has no axis names, which are needed to shard it; make it with `dense`",
         ),
+        (
+            {"parameters": lambda self, model, key: {"mine": [dense(3, 1, key)]}},
+            "the parameters mine of Mine are not nested dicts with texts as keys; write lists as dicts, such as {'mine_1': ...,",
+        ),
+        ({"__hash__": lambda self: hash({})}, "it: the settings must be hashable (unhashable type: 'dict'); make a list a tuple"),
         ({"scores": {"my loss": ("mene", "masked")}}, "it: the score 'my loss' needs 'mene', which neither sums nor"),
         ({"scores": {"my loss": ("mine", "maskd")}}, "which neither sums nor counts returns; did you mean 'masked'?"),
         ({"scores": {}}, "it has no scores; give it one"),
