@@ -34,7 +34,7 @@ class Preemption:
     call of `requested` that no process has reached yet. `requested` returns True in all processes from this call on, so that a
     collective save cannot deadlock. Every process must therefore call `requested` after every step. The calls are counted, since
     the step is not 0 at the start of a resumed run, and decreases after a rollback and between the runs of a sweep. A second
-    Ctrl-C interrupts immediately."""
+    Ctrl-C interrupts immediately. A process that was started to ignore Ctrl-C (`&` in a script) continues to ignore it."""
 
     def __init__(self) -> None:
         self._signal: int | None = None
@@ -46,7 +46,8 @@ class Preemption:
     def __enter__(self) -> Preemption:
         # Only the main thread can set handlers. A Python handler for SIGTERM would replace the C++ handler of JAX's service.
         if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT,) if self._service else (signal.SIGTERM, signal.SIGINT):
+            ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN  # started with `&` in a script
+            for number in (*(() if self._service else (signal.SIGTERM,)), *(() if ignored else (signal.SIGINT,))):
                 self._previous[number] = signal.signal(number, self._notice)
         return self
 

@@ -110,14 +110,17 @@ def _say(line: str) -> None:
 
 class _Signals:
     """Runs child processes and forwards SIGTERM to them. Ctrl-C is only recorded, since the terminal sends it to the child
-    too."""
+    too. If this process was started to ignore Ctrl-C, the child ignores it as well."""
 
     def __init__(self) -> None:
         self.received = 0
         self._child: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> _Signals:
-        self._previous = {number: signal.signal(number, self._notice) for number in (signal.SIGTERM, signal.SIGINT)}
+        numbers = [signal.SIGTERM]
+        if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # otherwise, this process was started with `&` in a script
+            numbers.append(signal.SIGINT)
+        self._previous = {number: signal.signal(number, self._notice) for number in numbers}
         return self
 
     def __exit__(self, *exception: object) -> None:

@@ -34,6 +34,18 @@ def test_a_second_ctrl_c_interrupts_at_once():
             os.kill(os.getpid(), signal.SIGINT)
 
 
+def test_a_run_started_to_ignore_ctrl_c_ignores_it_and_stops_after_sigterm():
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # like `&` in a script
+    try:
+        with Preemption() as preemption:
+            os.kill(os.getpid(), signal.SIGINT)
+            assert not preemption.requested()
+            os.kill(os.getpid(), signal.SIGTERM)
+            assert preemption.requested()
+    finally:
+        assert signal.signal(signal.SIGINT, before) is signal.SIG_IGN
+
+
 def test_the_effect_of_a_signal_is_logged(capfd: pytest.CaptureFixture[str]):
     with Preemption():
         os.kill(os.getpid(), signal.SIGTERM)

@@ -151,6 +151,16 @@ def test_only_sigterm_is_forwarded_and_neither_signal_leads_to_a_restart(
     assert keep_running("pretrain", [str(int(number)), str(seconds)], 3) == status
 
 
+def test_ctrl_c_stays_ignored_if_the_command_was_started_to_ignore_it():
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # like `&` in a script
+    try:
+        with restarts._Signals() as signals:
+            os.kill(os.getpid(), signal.SIGINT)
+            assert signals.received == 0
+    finally:
+        assert signal.signal(signal.SIGINT, before) is signal.SIG_IGN
+
+
 def test_a_signal_while_the_command_is_being_started_reaches_it(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
     class Popen(subprocess.Popen[bytes]):
         def __init__(self, command: list[str]):
