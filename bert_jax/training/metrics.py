@@ -7,8 +7,10 @@ A sink is a class whose constructor takes the workdir and the run's configuratio
 called only in process 0. It is called for every line of the record in order, including the lines from earlier starts of the
 run. A sink therefore starts empty and shows each step once, however often the run was killed or rolled back. `numbers` maps
 names such as `train/loss` to floats. "time" is in seconds since 1970, and a null in the record becomes NaN. `close()` is
-optional. An error is logged once and never stops the run. After an OSError, the sink is recreated at the next line. After any
-other error, the sink is disabled.
+optional. An error is logged once and never stops the run. After an error of a connection (an OSError without the errno of a
+file), the sink continues at the next line with the record that failed. After any other OSError, it is recreated at the next
+line, since its file may end in the middle of a record. After any other error, the sink is disabled. At each line, a sink gets
+records for `SECONDS` at most, so that the run does not wait for a slow sink; it gets the rest at the next lines.
 
 `SINKS` in `training/__init__.py` lists the built-in sinks. Users can define other sinks in their own files (FILE.py:NAME, e.g.
 experiments/extensions/csv_log.py).
@@ -40,6 +42,8 @@ from bert_jax.training.config import LogConfig
 log = logging.getLogger(__name__)
 
 KEY = "config.log.sinks"
+SECONDS, LAST_SECONDS = 10.0, 60.0
+"""The time after which a sink gets no more records at a line of the record, and at the end of the run."""
 
 
 class MetricsWriter:
@@ -106,7 +110,8 @@ class MetricsWriter:
         if not self._write_lines():
             log.warning("lost %s of %s", counted(len(self._unwritten), "line"), self._path)
         else:
-            self._sinks.write(self._lines, self._records)
+            self._sinks.write(self._lines, self._records, seconds=LAST_SECONDS)
+            self._sinks.warn_of_missing(self._lines)
         try:
             self._file.close()
         except OSError as error:  # a network file system may report a failed write only when the file is closed
@@ -172,10 +177,17 @@ class Sinks:
         self._written: dict[str, int] = {}
         self._failed: set[str] = set()
 
-    def write(self, lines: int, records: Callable[[], Sequence[JsonObject]], newest: JsonObject | None = None) -> None:
-        """Brings every sink up to date with the record. `records()` returns the `lines` lines of the record, and `newest` is
-        the last of them."""
+    def write(
+        self,
+        lines: int,
+        records: Callable[[], Sequence[JsonObject]],
+        newest: JsonObject | None = None,
+        seconds: float = SECONDS,
+    ) -> None:
+        """Brings every sink up to date with the record, as far as it gets in these `seconds`. `records()` returns the `lines`
+        lines of the record, and `newest` is the last of them."""
         for name, kind in list(self._kinds.items()):
+            end = time.monotonic() + seconds
             try:
                 if name not in self._open:
                     self._written[name] = 0
@@ -184,10 +196,13 @@ class Sinks:
                 missing = [newest] if newest and done == lines - 1 else records()[done:lines] if done < lines else []
                 for record in missing:
                     self._open[name].write(record["step"], _numbers(record))
-                self._written[name] = lines
+                    self._written[name] += 1
+                    if time.monotonic() >= end:
+                        break
             except Exception as error:  # any exception may occur, since a sink may be user code or use a network
-                self._close(name)
                 again = isinstance(error, OSError)
+                if not _is_of_connection(error):
+                    self._close(name)
                 if name not in self._failed:
                     then = "it will be retried with the next line" if again else "it is disabled"
                     message = "the log sink %s failed (%s: %s); %s, and training continues"
@@ -195,6 +210,12 @@ class Sinks:
                 self._failed.add(name)
                 if not again:
                     del self._kinds[name]
+
+    def warn_of_missing(self, lines: int) -> None:
+        """Logs which sinks have not got all `lines` of the record."""
+        for name in self._open:
+            if missing := lines - self._written[name]:
+                log.warning("the log sink %s is slow, and lacks the last %s of %s", name, counted(missing, "line"), METRICS)
 
     def close(self) -> None:
         """Closes every sink. `write` recreates them."""
@@ -206,6 +227,11 @@ class Sinks:
         with contextlib.suppress(Exception):
             if close:
                 close()
+
+
+def _is_of_connection(error: Exception) -> bool:
+    """Returns whether an exception is an OSError of a connection. Those of requests and urllib have no errno."""
+    return isinstance(error, OSError) and (error.errno is None or isinstance(error, ConnectionError | TimeoutError))
 
 
 def _numbers(record: JsonObject) -> dict[str, float]:

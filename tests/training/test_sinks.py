@@ -15,6 +15,7 @@ from bert_jax.configs.pretraining import PretrainingExperiment
 from bert_jax.errors import UserError
 from bert_jax.training.config import LogConfig
 from bert_jax.training.metrics import MetricsWriter, Mlflow, Sinks, Wandb
+from tests.clock import Clock
 
 CSV = str(pathlib.Path(__file__).parents[2] / "experiments" / "extensions" / "csv_log.py") + ":Csv"
 
@@ -32,6 +33,12 @@ class Fails(Kept):
 class Full(Kept):
     def write(self, step, numbers):
         if step == 2 and len(self.made) == 1: raise OSError(28, "No space left on device")
+        super().write(step, numbers)
+class Refused(Kept):
+    def write(self, step, numbers):
+        if step == 2 and len(self.made) == 1:
+            self.made.append(None)
+            raise FAILURE
         super().write(step, numbers)
 class Never:
     def __init__(self, workdir, config): raise RuntimeError("not today")
@@ -102,6 +109,40 @@ def test_a_sink_is_recreated_with_every_number_after_a_full_disk(
     assert first.closed
     assert second.rows == [(1, 1.0), (2, 2.0), (3, 3.0)]
     assert len(caplog.messages) == 1
+
+
+@pytest.mark.parametrize("failure", ["ConnectionResetError(104, 'reset')", "OSError('503: Service Unavailable')"])
+def test_a_sink_continues_with_the_failed_line_after_an_error_of_a_connection(
+    tmp_path: pathlib.Path, own: str, failure: str, caplog: pytest.LogCaptureFixture
+):
+    pathlib.Path(own).write_text(OWN.replace("FAILURE", failure))
+    with MetricsWriter(tmp_path, 0, [f"{own}:Refused"]) as metrics:
+        for step in (1, 2, 3):
+            metrics.write(step, {"train/loss": float(step)})
+    sink, failed = made(own)
+    assert (sink.rows, failed) == ([(1, 1.0), (2, 2.0), (3, 3.0)], None)
+    (message,) = caplog.messages
+    assert message.endswith("it will be retried with the next line, and training continues")
+
+
+def test_a_slow_sink_gets_the_lines_of_a_long_run_over_several_lines(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    clock, rows, records = Clock(monkeypatch), list[int](), [{"step": step} for step in range(7)]
+
+    def write(step: int, numbers: Any) -> None:
+        rows.append(step)
+        clock.advance(4.0)
+
+    sinks = Sinks({"own": lambda workdir, config: types.SimpleNamespace(write=write)}, tmp_path, {})
+    sinks.write(6, lambda: records[:6])
+    assert rows == [0, 1, 2]
+    sinks.warn_of_missing(6)
+    assert caplog.messages == ["the log sink own is slow, and lacks the last 3 lines of metrics.jsonl"]
+    sinks.write(7, lambda: records, records[-1])
+    sinks.write(7, lambda: records)
+    sinks.warn_of_missing(7)
+    assert (rows, len(caplog.messages)) == ([*range(7)], 1)
 
 
 def test_a_new_line_is_written_without_reading_the_record(tmp_path: pathlib.Path, own: str):
