@@ -106,8 +106,8 @@ class Model:
     columns: Mapping[str, str | Sequence[str]] = dataclasses.field(default_factory=dict)
     """Text field -> the name(s) of its column(s), if the head was trained on a user's table."""
     reading: JsonObject = dataclasses.field(default_factory=dict)
-    """The settings with which the head's texts were read in training, if they are not the defaults: the `delimiter`, `quotes` and
-    `separator` of a user's table, and the `max_question` of a span task."""
+    """The settings with which the head's texts were read in training, if they are not the defaults: the `delimiter`, `quotes`,
+    `separator` and column `sentence` of a user's table, and the `max_question` of a span task."""
     vectors: TextVectors | None = None
     """The settings of text vectors for sentence-transformers. None if the model states no pooling."""
     untrained: frozenset[str] = frozenset()
@@ -349,6 +349,7 @@ def _reading(fields: JsonObject) -> JsonObject:
         "delimiter": lambda value: isinstance(value, str) and len(value) == 1,
         "quotes": lambda value: isinstance(value, bool),
         "separator": lambda value: isinstance(value, str) and value != "",
+        "sentence": lambda value: isinstance(value, str) and value != "",
         "max_question": lambda value: type(value) is int and value > 0,
     }
     known = stated if isinstance(stated, dict) else {}

@@ -60,9 +60,9 @@ DELIMITERS = ",;\t|"
 UNQUOTED = "\t|"
 """The delimiters of tables without quotes."""
 _WORD_LINES = 1 << 12
-"""The number of bytes in which `_has_word_lines` looks for words."""
+"""The number of bytes in which `FileReader` looks for lines of words."""
 _LONGEST_WORD = 40
-"""The maximum number of characters of a line that `_has_word_lines` takes for a word."""
+"""The maximum number of characters of a line that may be a word."""
 _SENTENCE_MARKS = tuple(".!?。！？")
 TAB_TABLES = (".tsv", ".tab")
 JSON_LINES = (".jsonl", ".ndjson")
@@ -122,7 +122,7 @@ class FileReader:
     suffix: str | None = None
     # field -> the column or columns of a table that hold it, if their names differ; (): the field is never read
     columns: Mapping[str, Sequence[str] | str] = field(default_factory=dict)
-    # the delimiter, quotes and separator with which the model's tables were read, if they are not the defaults
+    # the delimiter, quotes, separator and column `sentence` with which the model's tables were read, if not the defaults
     table: Mapping[str, Any] = field(default_factory=dict)
     path: pathlib.Path | None = None  # the path of a regular file, for formats that are not read line by line
 
@@ -130,11 +130,14 @@ class FileReader:
         """Yields the records of the open file. Raises UserError if the content has another format. Errors of reading the file
         are raised unchanged."""
         head = first_bytes(file)
-        if self.suffix is not None and self.fields[0].sentence and _has_word_lines(file):
+        width = self._word_columns(file) if self.suffix is not None and self.fields[0].sentence else 0
+        if width:
+            several = f" in {width} columns" if width > 1 else ""
+            first = "take the column of the words (such as cut -f1), " if width > 1 else ""
             raise UserError(
-                f"{self.name} has a word on each line and empty lines between sentences, but a sentence is expected on each "
-                "line; write each sentence on a line (awk -v RS= '{$1=$1}1'), and give --words; if each line is a sentence, "
-                "remove the empty lines"
+                f"{self.name} has a word on each line{several} and empty lines between sentences, but a sentence is expected on "
+                f"each line; {first}write each sentence on a line (awk -v RS= '{{$1=$1}}1'), and give --words; if each line is a "
+                "sentence, remove the empty lines"
             )
         lines: Lines = enumerate(_separate(line for _, line in read_lines(file, MOST_BYTES)), 1)
         begun: list[tuple[int, bytes]] = []
@@ -179,6 +182,32 @@ class FileReader:
             yield from self._table(lines)
         else:
             yield from self._lines(lines)
+
+    def _word_columns(self, file: IO[bytes]) -> int:
+        """Returns the number of columns if the first lines of a file have a word each, with empty lines between sentences, as in
+        a CoNLL file without tags. Returns 0 for other files. If the only column is mostly long, or ends with a sentence mark,
+        lines are sentences without spaces, as in Chinese or Thai. Several columns are separated by TABs, or a column of them has
+        no small letters, as tags and numbers."""
+        head: bytes = file.peek(_WORD_LINES)[:_WORD_LINES] if hasattr(file, "peek") else b""
+        lines = [line.strip() for line in head.decode("utf-8", "ignore").strip().split("\n")]
+        rows = [line.split() for line in lines]
+        if max(map(len, rows)) > 1:
+            if len(head) == _WORD_LINES:  # the last line may be incomplete
+                del rows[-1], lines[-1]
+            kept = [i for i, line in enumerate(lines) if not line.startswith(("# ", "-DOCSTART-"))]
+            lines, rows = [lines[i] for i in kept], [rows[i] for i in kept]
+        counts = [len(row) for row in rows]
+        width = max(counts, default=0)
+        if {*counts} != {0, width} or (width, width) not in itertools.pairwise(counts):
+            return 0
+        if width == 1:
+            short_lines = sum(0 < len(line) <= _LONGEST_WORD and not line.endswith(_SENTENCE_MARKS) for line in lines)
+            return int(2 * short_lines > sum(counts))
+        columns = zip(*filter(None, rows), strict=True)
+        capital = sum(all(cell.isascii() and cell == cell.upper() for cell in column) for column in columns)
+        has_tabs = all(line.count("\t") == width - 1 for line in filter(None, lines))
+        is_other = lines[0].startswith(("{", "[")) or self._found_columns(_cells(lines[0], "\t"))[1] is None
+        return width if (has_tabs or 0 < capital < width) and not is_other else 0
 
     # Lines of text or of JSON
 
@@ -322,9 +351,10 @@ class FileReader:
                 f"a .txt file{self.fields[0].hint}"
             )
         names = by_delimiter[delimiter]
-        if SENTENCE in names and any(f.words for f in self.fields):
+        sentence = next((name for name in (self.table.get("sentence"), SENTENCE) if name in names), None)
+        if sentence and any(f.words for f in self.fields):
             raise UserError(
-                f"{self.name} has one word per row, with the number of its sentence in the column {SENTENCE!r}; give one "
+                f"{self.name} has one word per row, with the number of its sentence in the column {sentence!r}; give one "
                 'sentence per row, or JSON lines with "words"'
             )
         columns, _ = self._found_columns(names)
@@ -470,16 +500,6 @@ def _separate(lines: Iterator[bytes]) -> Iterator[bytes]:
             yield line
         else:
             yield from (part + b"\r" for part in line.removesuffix(b"\r").split(b"\r"))
-
-
-def _has_word_lines(file: IO[bytes]) -> bool:
-    """Returns whether the first lines of a file have single words, with empty lines between sentences, as in a CoNLL file without
-    tags. If most lines are long or end with a sentence mark, they are sentences without spaces, as in Chinese or Thai."""
-    head: bytes = file.peek(_WORD_LINES)[:_WORD_LINES] if hasattr(file, "peek") else b""
-    lines = [line.strip() for line in head.decode("utf-8", "ignore").strip().split("\n")]
-    counts = [len(line.split()) for line in lines]
-    short_lines = sum(0 < len(line) <= _LONGEST_WORD and not line.endswith(_SENTENCE_MARKS) for line in lines)
-    return max(counts) == 1 and 0 in counts and (1, 1) in itertools.pairwise(counts) and 2 * short_lines > sum(counts)
 
 
 def _cells(line: str, delimiter: str) -> list[str]:

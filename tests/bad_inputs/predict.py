@@ -298,6 +298,12 @@ CASES = [
         for flags in ("", " --words")
     ),
     Case(
+        "words in columns of a text file for sentences",
+        "tag --model=$tagger --input=in.tsv --words",
+        "in.tsv has a word on each line in 2 columns and empty lines between sentences, but ... take the column of the words",
+        files={"in.tsv": "ada\tNNP\nwas\tVBD\n\nthe\tDT\n"},
+    ),
+    Case(
         "a file of words in columns",
         "tag --model=$tagger --input=in.conll",
         "--input=in.conll holds annotated words, one per line, but a text is expected on each line; write the texts to another",

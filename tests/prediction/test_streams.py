@@ -515,6 +515,13 @@ def test_lines_with_several_questions_are_refused_in_one_sentence(tmp_path):
         (f"{'ก' * 41}\n{'ข' * 41}\n\n{'ค' * 41}\n", False),
         ("a\nb\n.\n\nc\nd.\n", True),
         ("\n", False),
+        ("Anna\tNNP\nslept\tVBD\n\nBob\tNNP\n", True),
+        ("-DOCSTART- -X- O\n\n1 a -\n2 b -\n\n1 c -\n", True),
+        ("# id 1\nAnna\tn\nslept\tv\n\n" + "Bob\tn\n" * 999, True),
+        ("Anna\tn\nslept\tv\n", False),
+        ("a b\tc\nd e\tf\n\ng h\ti\n", False),
+        ("New York\nLos Angeles\n\nSt. Louis\n", False),
+        ("A B\nC D\n\nE F\n", False),
     ],
 )
 def test_a_word_on_each_line_is_refused_if_every_word_has_its_own_answer(tmp_path, content, has_words):
@@ -522,6 +529,12 @@ def test_a_word_on_each_line_is_refused_if_every_word_has_its_own_answer(tmp_pat
     with pytest.raises(UserError, match="has a word on each line") if has_words else contextlib.nullcontext():
         assert [record.values["text"] for record in read_any(tmp_path / "t.txt", content, sentences)] == list(filter(None, lines))
     assert len(read_any(tmp_path / "t.txt", content, TEXT)) == len(list(filter(None, lines)))
+
+
+def test_json_lines_and_tables_with_empty_lines_are_no_columns_of_words(tmp_path):
+    for content in ('{"text": "A"}\n{"text": "B"}\n\n{"text": "C"}\n', "id\ttext\n1\tA\n2\tB\n\n3\tC\n"):
+        records = read_any(tmp_path / "t.txt", content, (Field("text", sentence=True),))
+        assert [record.values["text"] for record in records] == ["A", "B", "C"]
 
 
 @pytest.mark.parametrize("cell", ['["a b", "c"]', "['a b', 'c']", "['a b' 'c']", "('a b', 'c')"])
@@ -885,6 +898,9 @@ def test_the_column_that_a_table_lacks_is_named(tmp_path):
 def test_a_table_with_a_word_in_each_row_is_no_sentences(tmp_path):
     with pytest.raises(UserError, match=r"t.csv has one word per row, with the number of its sentence in the column 'Sent"):
         read_any(tmp_path / "t.csv", "Sentence #,words\nSentence: 1,a\n,b\n", WORDS)
+    table = table_settings(OwnDataConfig(sentence="sid"))
+    with pytest.raises(UserError, match=r"t.csv has one word per row, .* column 'sid'; give one sentence per row"):
+        read_any(tmp_path / "t.csv", "sid,words\n1,a\n1,b\n", WORDS, table=table)
 
 
 def test_file_names_are_refused_as_texts(tmp_path, monkeypatch):

@@ -108,11 +108,12 @@ def text_columns(config: OwnDataConfig, kind: str) -> dict[str, str | list[str]]
 
 
 def table_settings(config: OwnDataConfig) -> dict[str, str | bool]:
-    """Returns the settings of tables (delimiter, quotes, separator) with which `config.train` is read, without those that are
-    the default of its suffix."""
+    """Returns the settings of tables (delimiter, quotes, separator, sentence) with which `config.train` is read, without those
+    that are the default of its suffix."""
     is_default = config.quotes in (None, suffix(pathlib.Path(config.train or "")) == ".csv")
     delimiter = config.delimiter and config.delimiter.replace("\\t", "\t")
     stated = {"delimiter": delimiter, "quotes": None if is_default else config.quotes, "separator": config.separator}
+    stated["sentence"] = config.sentence or None
     return {name: value for name, value in stated.items() if value is not None}
 
 
