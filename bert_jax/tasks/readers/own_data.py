@@ -74,6 +74,7 @@ from bert_jax.tasks.readers.own_rows import (
     read_own_rows,
     several_questions,
     short,
+    split_words,
     suffix,
 )
 from bert_jax.tasks.readers.squad import AnswerPlaces, listed_answers, read_squad
@@ -769,15 +770,35 @@ def _flagged_columns(config: OwnDataConfig, row: Row, optional: bool) -> tuple[s
 
 
 def _require_separator(config: OwnDataConfig, row: Row, name: str) -> None:
-    """Raises UserError if no separator is set and a cell seems to be a list with a separator other than spaces."""
+    """Raises UserError if no separator is set and a cell seems to be a list with a separator other than spaces. Items that are
+    all in `label_names` are names of labels."""
     value = str(row.values.get(name))
     begins = value.lstrip()[:2]
     if config.separator is not None or not row.has_cells or begins[:1] == "[" or begins in ("('", '("', "{'", '{"'):
         return
-    if sign := next((sign for sign in ",;|" if sign in value), None):
+    items = split_words(value)
+    if set(map(label_text, items)) <= set(map(label_text, config.label_names)):
+        return
+    if "\n" in value.strip() and re.search(r"\S[ \t]+\S", value):
         raise row.location.error(
-            f'{name} is {short(value)}; set separator={sign!r} if this sign separates the items, or list the items as ["a", "b"]'
+            f'{name} is {short(value)}, with spaces and a line end inside; list the items as ["a", "b"], or, if spaces separate '
+            "them too, set separator=' '"
         )
+    found = _SEPARATOR.search(value)
+    sign = found[0].strip() if found else None
+    if sign is None and len(items) > 1:
+        sign = next((item for item in items if all(unicodedata.category(mark) in _MARKS for mark in item)), None)
+    if sign:
+        raise row.location.error(
+            f'{name} is {short(value)}; set separator={sign!r} if this sign separates the items, or list the items as ["a", "b"] '
+            "(set separator=' ' if only spaces separate them)"
+        )
+
+
+_SEPARATOR = re.compile(r"[,;|、，；／：،؛]|(?<=\w)\s*[/&+](?=\s*\w)")
+"""Signs that separate the items of a list. Some, such as "/", do so only between two words."""
+_MARKS = ("Pc", "Pd", "Ps", "Pe", "Pi", "Pf", "Po", "Sm")
+"""The Unicode categories of punctuation and of mathematical signs."""
 
 
 _LABELS: Mapping[str, Callable[[OwnDataConfig, Row, bool], Label | None]] = {

@@ -702,6 +702,12 @@ def test_multi_label_targets_are_names_numbers_or_zeros_and_ones(tmp_path: pathl
     [
         (['a,"x,y"', "b,x"], r"line 2: label is \"x,y\"; set separator=',' if"),
         (["a,x;y"], r"line 2: label is \"x;y\"; set separator=';' if"),
+        (["a,情感、价格"], r"set separator='、' if .* \(set separator=' ' if only spaces separate them"),
+        (["a,价格／服务"], "set separator='／' if"),
+        (["a,joy/anger"], "set separator='/' if"),
+        (["a,joy & anger"], "set separator='&' if"),
+        (["a,joy - anger"], "set separator='-' if"),
+        (['a,"Customer service\nPrice"'], r"line 2: label is .*, with spaces and a line end inside; list the items as"),
         (['a,"[1,0,0,0,0,0,0,0]"'], r"one for each of 8 labels; name the labels: label_names=\[a,b,c,d,e,f,g,h\]"),
         (['a,"[1,0,0,0,0,0,0,0,0]"'], r"one for each of 9 labels; name the labels: label_names=\[a,b,\.\.\.\]"),
         (["a,1 0 0", "b,0 1 0"], r"line 2: label is a list of 0s and 1s, one for each of 3 labels; .* label_names=\[a,b,c\]"),
@@ -798,6 +804,22 @@ def test_numbers_that_are_named_as_labels_are_labels(tmp_path: pathlib.Path):
 def test_a_given_separator_may_have_blanks_around_it(tmp_path: pathlib.Path):
     path = put(tmp_path / "a.csv", "text,label", 'a,"x, very good"', "b,x")
     assert labels_of(path, problem="multi_label", separator=",") == [("x", "very good"), ("x",)]
+
+
+@pytest.mark.parametrize(
+    ("cell", "settings", "wanted"),
+    [
+        ("a/b x", {"separator": " "}, ("a/b", "x")),
+        ("a/b x", {"label_names": ("a/b", "x")}, ("a/b", "x")),
+        ("c++ no-go", {}, ("c++", "no-go")),
+        ("\U0001f600 \U0001f621", {}, ("\U0001f600", "\U0001f621")),
+        ("a\nb", {}, ("a", "b")),
+        ("+", {}, ("+",)),
+    ],
+)
+def test_signs_inside_of_labels_are_no_separators(tmp_path: pathlib.Path, cell: str, settings: dict[str, Any], wanted: Any):
+    path = put(tmp_path / "a.csv", "text,label", f'a,"{cell}"')
+    assert labels_of(path, problem="multi_label", **settings) == [wanted]
 
 
 @pytest.mark.parametrize("value", ["NaN", '"nan"', '"None"', "null", '"<NA>"', "Infinity", '"inf"'])
