@@ -113,7 +113,7 @@ def run_main(main: Callable[[], int | None]) -> NoReturn:
         if error.filename is None and error.errno == errno.ENOENT and _has_no_directory():
             remedy = "the current directory was removed, change to another one"
         where = f": {os.fsdecode(error.filename)}" if isinstance(error.filename, str | bytes) else ""
-        _say(f"error: {error.strerror}{where}; {remedy}")
+        _say(_out_of_memory(error) if remedy == _MEMORY else f"error: {error.strerror}{where}; {remedy}")
         status = USER_ERROR_STATUS
     except (RuntimeError, ImportError, AssertionError, ValueError) as error:
         refusal = _jax_refusal(error)
@@ -137,12 +137,23 @@ def _has_no_directory() -> bool:
 
 
 _GOES_ON = "free disk space and rerun the same command, which resumes"
+_MEMORY = "end other programs, or use a machine with more memory"
 _NAMED = "give an existing path of the right kind (file or directory)"
 _REMEDIES = {
     **dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS), _GOES_ON),
     **dict.fromkeys((errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.ENXIO), _NAMED),
     **dict.fromkeys((errno.EACCES, errno.EPERM), "change its permissions, or give another path"),
-    **dict.fromkeys((errno.EIO, errno.ESTALE), "the disk or the network file system failed; use another one"),
+    **dict.fromkeys(
+        (errno.EIO, errno.ESTALE, errno.ENODEV, getattr(errno, "EREMOTEIO", errno.EIO)),
+        "the disk or the network file system failed; use another one",
+    ),
+    **dict.fromkeys(
+        (errno.ENOTCONN, errno.ETIMEDOUT, errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.ENETDOWN, errno.ENETUNREACH),
+        "the network or a network file system does not answer; repair the connection, or mount the file system again",
+    ),
+    errno.EBUSY: "another program uses it; end that program, or give another path",
+    errno.EAGAIN: "end other programs, or allow more processes (ulimit -u)",
+    errno.ENOMEM: _MEMORY,
     **dict.fromkeys((errno.EMFILE, errno.ENFILE), "end other programs, or allow more open files (ulimit -n)"),
 }
 """errno -> remedy, for OSErrors that no caller has converted to a UserError."""
@@ -153,8 +164,8 @@ _NO_MEMORY = re.compile(r"[Cc]annot allocate memory|failed to map segment|can't 
 
 
 def _out_of_memory(error: Exception) -> str:
-    asked = str(error) or "no more could be allocated"
-    return f"error: this machine ran out of memory ({asked}); end other programs, or use a machine with more memory"
+    asked = getattr(error, "strerror", None) or str(error) or "no more could be allocated"
+    return f"error: this machine ran out of memory ({asked}); {_MEMORY}"
 
 
 _NO_BACKEND = re.compile(r"Unable to initialize backend '(?P<name>[^']*)': (?P<reason>.*?)(?: \((?:set|you) [^()]*\))?$", re.S)

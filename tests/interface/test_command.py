@@ -50,6 +50,11 @@ def run_program(main: str, *arguments: Any, shell: str = '"$@"', **environment: 
         (KeyboardInterrupt(), 130, "interrupted\n"),
         (OSError(errno.ENOSPC, "full", "a"), 2, "error: full: a; free disk space and rerun the same command, which resumes\n"),
         (OSError(errno.EMFILE, "many"), 2, "error: many; end other programs, or allow more open files (ulimit -n)\n"),
+        (OSError(errno.EAGAIN, "again"), 2, "error: again; end other programs, or allow more processes (ulimit -u)\n"),
+        (OSError(errno.ENOMEM, "no room", "a"), 2, "error: this machine ran out of memory (no room); end other programs, or use"),
+        (OSError(errno.ENOTCONN, "gone", "a"), 2, "error: gone: a; the network or a network file system does not answer; repair"),
+        (OSError(errno.ENODEV, "none", "a"), 2, "error: none: a; the disk or the network file system failed; use another one\n"),
+        (OSError(errno.EBUSY, "busy", "a"), 2, "error: busy: a; another program uses it; end that program, or give another"),
     ],
 )
 def test_a_command_ends_with_the_status_and_message_of_its_error(ends: Any, status: int, said: str, capsys):
