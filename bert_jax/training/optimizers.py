@@ -216,13 +216,19 @@ def make_optimizer(config: OptimizerConfig, boxed: Params) -> optax.GradientTran
 
 
 def _checked(direction: optax.GradientTransformation, key: str) -> optax.GradientTransformation:
-    """Wraps a user's transformation, so that it raises UserError if an exception occurs in optax, or if the directions do not
-    fit the parameters, or if the new state does not fit the old one. JAX keys in the state are kept as their data (uint32),
-    since checkpoints hold only numbers."""
+    """Wraps a user's transformation, so that it raises UserError if an exception occurs in optax, if the directions do not fit
+    the parameters, if the new state does not fit the old one, or if the weights for use are in the state. JAX keys in the state
+    are kept as their data (uint32), since checkpoints hold only numbers."""
     implementations: list[Any] = []  # of the keys in the state, None for other leaves
 
     def init(params: Params) -> Any:
-        leaves, structure = jax.tree.flatten(_explained(f"{key}: init", lambda: direction.init(params)))
+        state = _explained(f"{key}: init", lambda: direction.init(params))
+        if any(map(_is_schedule_free, jax.tree.leaves(state, is_leaf=_is_schedule_free))):
+            raise UserError(
+                f"{key}: the weights for use are those of optax's schedule_free_eval_params, but a run evaluates and exports "
+                "the parameters themselves; use another optimizer, and average its checkpoints with `convert --last`"
+            )
+        leaves, structure = jax.tree.flatten(state)
         implementations[:] = [jax.random.key_impl(x) if _is_key(x) else None for x in leaves]
         return jax.tree.unflatten(structure, [jax.random.key_data(x) if _is_key(x) else x for x in leaves])
 
@@ -257,6 +263,10 @@ def _explained(what: str, call: Callable[[], Any]) -> Any:
     except (TypeError, ValueError, LookupError, AttributeError, AssertionError) as error:
         says = " ".join(str(error).split())
         raise UserError(f"{what} raises {type(error).__name__}: {says}; correct the transformation") from error
+
+
+def _is_schedule_free(x: Any) -> bool:
+    return type(x).__name__ == "ScheduleFreeState"
 
 
 def _is_key(x: Any) -> bool:

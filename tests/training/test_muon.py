@@ -161,6 +161,7 @@ def sums(config, parameters): return optax.stateless(lambda g, p: jax.tree.map(l
 def noisy(config, parameters): return optax.add_noise(0.1, 0.5, key=3)
 def partition(config, parameters): return optax.partition({"a": optax.identity()}, lambda p: jax.tree.map(lambda x: "b", p))
 def plateau(config, parameters): return optax.contrib.reduce_on_plateau()
+def free(config, parameters): return optax.chain(optax.contrib.schedule_free(optax.sgd(1.0), 1.0))
 def more(config, parameters): return optax.GradientTransformation(lambda p: (0,), lambda g, s, p: (g, (*s, 0)))
 def half(config, parameters): return optax.GradientTransformation(lambda p: {"n": 0}, lambda g, s, p: (g, {"n": s["n"] / 2}))
 """
@@ -214,6 +215,7 @@ def test_an_exception_of_an_optimizer_keeps_its_traceback(own: str):
         ("sums", r"mine.py:sums: the direction of .*/bias has the shape \(\), but its gradient has \(\d+"),
         ("more", r"mine.py:more: update must return a state with the same tree as the state that init returns"),
         ("half", r"mine.py:half: update returns float32 \[\] as n of the state; it must stay int32 \[\]"),
+        ("free", r"mine.py:free: the weights for use are those of optax's schedule_free_eval_params, but a run evaluates and"),
         ("partition", r"mine.py:partition: init raises ValueError: .*\['a'\]; correct the transformation"),
         ("plateau", r"mine.py:plateau: update\(gradients, state, params\) raises TypeError: .*'value'; correct"),
     ],
