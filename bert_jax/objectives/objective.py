@@ -155,7 +155,10 @@ class Objective(abc.ABC):
 
     def corpus_parameters(self, corpus: Corpus) -> Mapping[tuple[str, ...], np.ndarray]:
         """Returns path -> array for parameters that describe the training corpus. If the phases train on several corpora,
-        the token counts of `corpus` are the sums of theirs."""
+        the token counts of `corpus` are the sums of theirs.
+
+        The arrays are initial values, and may be trained. An array that is never trained needs a name in
+        `model.layers.VOCABULARY_ARRAYS`, such as "counts", since weight decay shrinks other arrays also without a gradient."""
         return {}
 
     def eval_line(self, scores: Mapping[str, float]) -> str:
