@@ -173,7 +173,7 @@ def read_training(directory: pathlib.Path) -> tuple[Training, str]:
         found["scores"] = tuple((str(name), float(x), None if bar is None else float(bar)) for name, x, bar in facts["scores"])
         found["changes"] = tuple(map(str, facts["changes"]))
         return Training(**found), ""
-    except (KeyError, TypeError, ValueError):  # another version wrote the card
+    except (KeyError, TypeError, ValueError, OverflowError):  # another version wrote the card
         return Training(), ""
 
 

@@ -71,7 +71,7 @@ def read_text_vectors(source: pathlib.Path, tokenizer: Tokenizer) -> TextVectors
             unknown.append("do_lower_case")
         if general.get("default_prompt_name"):
             unknown.append(f"the prompt {general['default_prompt_name']!r}")
-    except (AttributeError, KeyError, TypeError) as error:
+    except (AttributeError, KeyError, TypeError, ValueError) as error:  # ValueError: a path that no file can have
         file = directory / MODULES
         raise UserError(
             f"{file}, or a file that it names, is not in the format of sentence-transformers; copy the model again"

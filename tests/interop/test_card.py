@@ -12,7 +12,7 @@ import yaml
 
 from bert_jax import convert
 from bert_jax.interop.card import Training, model_card, read_training
-from bert_jax.interop.directory import CARD, card_facts
+from bert_jax.interop.directory import CARD, card_facts, signed_card
 from bert_jax.interop.huggingface import Model, export_model, import_model
 from bert_jax.interop.locate import find_model_directory
 from bert_jax.model.heads import make_head
@@ -214,6 +214,12 @@ def test_the_card_of_an_older_sentence_transformers_model_is_above_its_transform
     (tmp_path / "old" / "modules.json").write_text('[{"path": "0_BERT"}]')
     for place in ("old", "old/0_BERT"):
         assert read_training(find_model_directory(tmp_path / place)) == (Training(license="mit"), text)
+
+
+def test_a_card_with_a_score_that_is_too_large_for_a_float_counts_as_a_card_of_another_version(tmp_path):
+    facts = dataclasses.asdict(Training()) | {"scores": [["accuracy", 10**400, None]]}
+    (tmp_path / CARD).write_text(signed_card("Forged.\n", facts))
+    assert read_training(tmp_path) == (Training(), "")
 
 
 @pytest.mark.parametrize("form", ["stablehlo", "tf1"])

@@ -576,8 +576,9 @@ def test_keys_may_be_shared_by_all_heads(tmp_path):
     assert config_from_json(fields | {"num_key_value_heads": 1}, "").key_value_heads == 1
     with pytest.raises(UserError, match="num_key_value_heads=0 must be a whole number from 1, or null"):
         config_from_json(fields | {"num_key_value_heads": 0}, "")
-    with pytest.raises(UserError, match="rope_theta=0 must be a positive number"):
-        config_from_json(fields | {"rope_parameters": None, "rope_theta": 0}, "")
+    for theta in (0, float("nan"), 10**400):
+        with pytest.raises(UserError, match=f"rope_theta={theta} must be a positive number"):
+            config_from_json(fields | {"rope_parameters": None, "rope_theta": theta}, "")
 
 
 @pytest.mark.parametrize(

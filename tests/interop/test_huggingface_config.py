@@ -168,10 +168,10 @@ def test_missing_wrong_and_impossible_shapes_name_file_and_field():
     fields = as_json()
     with pytest.raises(UserError, match=r"c\.json: num_hidden_layers is missing"):
         config_from_json({name: value for name, value in fields.items() if name != "num_hidden_layers"}, "c.json")
-    for value in ("24", 24.0, True, None):
+    for value in ("24", 24.0, True, None, 10**400):
         with pytest.raises(UserError, match=r"c\.json: hidden_size=.* must be a whole number"):
             config_from_json(fields | {"hidden_size": value}, "c.json")
-    for epsilon in (float("nan"), float("inf"), "1e-12", None):
+    for epsilon in (float("nan"), float("inf"), "1e-12", None, 10**400):
         with pytest.raises(UserError, match=r"c\.json: layer_norm_eps=.* must be a finite number"):
             config_from_json(fields | {"layer_norm_eps": epsilon}, "c.json")
     with pytest.raises(UserError, match=r"c\.json: .*hidden_size=24 is not divisible"):

@@ -298,6 +298,8 @@ def test_an_unknown_module_is_refused_unless_a_pooling_is_given(made_for, pretra
         ({}, "{", "modules.json cannot be read as JSON"),
         ({}, '{"a": 1}', "modules.json, or a file that it names, is not in the format of sentence-transformers"),
         ({}, '[{"path": ""}]', "modules.json, or a file that it names, is not in the format of sentence-transformers"),
+        ({}, '[{"path": "1\\u0000", "type": "Pooling"}]', "is not in the format of sentence-transformers"),
+        ({}, '[{"path": "\\ud83d", "type": "Pooling"}]', "is not in the format of sentence-transformers"),
     ],
 )
 def test_a_damaged_sentence_transformers_directory_is_refused_in_one_sentence(made_for, tmp_path, pooling, modules, message):

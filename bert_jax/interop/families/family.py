@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -170,8 +169,9 @@ class Key:
                 raise UserError(f"{source}: {name}={value!r} must be true or false")
             return value
         is_number = isinstance(value, (int, float) if kind is float else int) and not isinstance(value, bool)
-        if not is_number or not math.isfinite(value):
-            raise UserError(f"{source}: {name}={value!r} must be {'a finite number' if kind is float else 'a whole number'}")
+        if not is_number or not abs(value) < TOO_LARGE:  # also NaN
+            what = "a finite number" if kind is float else "a whole number"
+            raise UserError(f"{source}: {name}={value!r} must be {what} below 2**63")
         return kind(value)
 
     def write(self, config: ModelConfig, ids: Mapping[str, int], carried: JsonObject) -> JsonObject:
@@ -187,6 +187,8 @@ class Key:
         return {} if value == self.unless else dict.fromkeys(self.names, value)
 
 
+TOO_LARGE = 1 << 63
+"""The smallest number that is too large for config.json. Python could not convert a number of 400 digits to a float."""
 SIZES = (
     Key("vocab_size", "vocab_size"),
     Key("hidden_size", "hidden_size"),

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 from bert_jax.errors import UserError
 from bert_jax.files import JsonObject
 from bert_jax.interface.words import counted
-from bert_jax.interop.families.family import stated
+from bert_jax.interop.families.family import TOO_LARGE, stated
 from bert_jax.model.config import ModelConfig
 
 PARAMETERS = ("rope_theta", "rope_type", "type", "partial_rotary_factor")
@@ -254,8 +254,8 @@ def read_theta(parameters: Any, name: str, source: str) -> float | None:
 def _positive(value: Any, name: str, source: str) -> float | None:
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
-        raise UserError(f"{source}: {name}={value!r} must be a positive number")
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < TOO_LARGE:  # also NaN
+        raise UserError(f"{source}: {name}={value!r} must be a positive number below 2**63")
     return float(value)
 
 
