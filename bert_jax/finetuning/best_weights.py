@@ -22,6 +22,7 @@ from bert_jax.finetuning.job import Job
 from bert_jax.interface.words import counted
 from bert_jax.interop.card import Training, read_training
 from bert_jax.interop.huggingface import Model
+from bert_jax.model.heads.choice import ChoiceHead
 from bert_jax.model.heads.head import TaskHead
 from bert_jax.model.heads.span import SpanHead
 from bert_jax.objectives.cross_view import PART as CROSS_VIEW
@@ -129,6 +130,8 @@ def text_settings(config: TaskConfig, task: str, head: TaskHead) -> dict[str, An
     """Returns the fields of `Model` that describe how the texts of `task` were read: `columns` and `reading`."""
     own = config.own if task.startswith("own/") else OwnDataConfig()
     reading: JsonObject = dict(table_settings(own))
+    if isinstance(head, ChoiceHead) and own.first_choice:
+        reading["first_choice"] = own.first_choice
     if isinstance(head, SpanHead) and config.max_question != TaskConfig.max_question:
         reading["max_question"] = config.max_question
     return {"columns": text_columns(own, head.kind), "reading": reading}

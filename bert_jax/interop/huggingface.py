@@ -107,7 +107,7 @@ class Model:
     """Text field -> the name(s) of its column(s), if the head was trained on a user's table."""
     reading: JsonObject = dataclasses.field(default_factory=dict)
     """The settings with which the head's texts were read in training, if they are not the defaults: the `delimiter`, `quotes`,
-    `separator` and column `sentence` of a user's table, and the `max_question` of a span task."""
+    `separator`, column `sentence` and `first_choice` of a user's table, and the `max_question` of a span task."""
     vectors: TextVectors | None = None
     """The settings of text vectors for sentence-transformers. None if the model states no pooling."""
     untrained: frozenset[str] = frozenset()
@@ -350,6 +350,7 @@ def _reading(fields: JsonObject) -> JsonObject:
         "quotes": lambda value: isinstance(value, bool),
         "separator": lambda value: isinstance(value, str) and value != "",
         "sentence": lambda value: isinstance(value, str) and value != "",
+        "first_choice": lambda value: type(value) is int and value >= 0,
         "max_question": lambda value: type(value) is int and value > 0,
     }
     known = stated if isinstance(stated, dict) else {}

@@ -6,6 +6,7 @@ import dataclasses
 import math
 import re
 from collections.abc import Sequence
+from string import ascii_lowercase, ascii_uppercase
 from typing import Any, TypeVar
 
 import numpy as np
@@ -361,22 +362,24 @@ class Choose:
         return values, [encoded(engine, values["prompt"], choice, truncate=self.truncate) for choice in values["choices"]]
 
     def label_in_line(self, engine: Engine, values: JsonObject) -> str | None:
-        """Returns a message if the last choice of a line seems to be the index of the correct choice. Otherwise returns
-        None."""
+        """Returns a message if the last choice of a line seems to be the index or the letter of the correct choice. Otherwise
+        returns None."""
         *others, last = map(str.strip, values["choices"])
-        if _is_number(last) and others and not any(map(_is_number, others)):
-            return _seems_a_label(last, "choices", "prompt")
-        return None
+        is_number = _is_number(last) and not any(map(_is_number, others))
+        letters = {*ascii_uppercase[: len(others)], *ascii_lowercase[1 : len(others)]}  # "a" may be a choice, like "an" and "the"
+        is_letter = last in letters and all(len(other) > 1 or not other.isalpha() for other in others)
+        return _seems_a_label(last, "choices", "prompt") if others and (is_number or is_letter) else None
 
     def answer(self, engine: Engine, prepared: Sequence[tuple[JsonObject, list[Item]]]) -> list[JsonObject]:
-        """Returns the most probable choice of each record, and the probabilities of all choices."""
-        head = require_head(engine, ChoiceHead)
+        """Returns the most probable choice of each record, and the probabilities of all choices. Choices are counted as in the
+        training data."""
+        head, first = require_head(engine, ChoiceHead), engine.model.reading.get("first_choice", 0)
         results = iter(compute_logits(engine, head, [item for _, items in prepared for item in items]))
         answers = []
         for values, items in prepared:
             p = softmax(np.array([next(results)[0] for _ in items]))
             best = int(p.argmax())
-            verdict = {"choice": best, "text": values["choices"][best], "probability": float(p[best])}
+            verdict = {"choice": best + first, "text": values["choices"][best], "probability": float(p[best])}
             answers.append({**values, **verdict, "probabilities": p.tolist()})
         return answers
 

@@ -93,7 +93,8 @@ class Predictor:
         return self.ask(AnswerQuestion(**options), [{"question": q, "context": c} for q, c in questions])
 
     def choose(self, prompts: Iterable[tuple[str, Sequence[str]]], **options: Any) -> list[JsonObject]:
-        """Returns, for each (prompt, choices), {"choice": the index of the most probable choice, "probabilities", ...}."""
+        """Returns, for each (prompt, choices), {"choice": the index of the most probable choice, "probabilities", ...}. The
+        first choice has the index `first_choice` of the training data, 0 by default."""
         return self.ask(Choose(**options), [{"prompt": p, "choices": list(c)} for p, c in prompts])
 
     def resolve(self, pronouns: Iterable[tuple[str, str, str, str]]) -> list[JsonObject]:

@@ -22,6 +22,7 @@ from bert_jax.finetuning.best_weights import BestWeights, text_settings
 from bert_jax.finetuning.data import read_features
 from bert_jax.finetuning.job import Job
 from bert_jax.interop.huggingface import Model, import_model
+from bert_jax.model.heads.choice import ChoiceHead
 from bert_jax.model.heads.sequence import SequenceHead
 from bert_jax.model.heads.span import SpanHead
 from bert_jax.tasks.config import OwnDataConfig, TaskConfig
@@ -169,6 +170,8 @@ def test_the_settings_with_which_texts_were_read_are_recorded():
         "columns": {"context": "passage"},
         "reading": {**of_table, "max_question": 32},
     }
+    choices = TaskConfig(own=OwnDataConfig(first_choice=1))
+    assert text_settings(choices, "own/choice", ChoiceHead()) == {"columns": {}, "reading": {"first_choice": 1}}
     assert text_settings(config, "own/sequence", HEAD) == {"columns": {}, "reading": of_table}
     assert text_settings(config, "squad/v2.0", SpanHead()) == {"columns": {}, "reading": {"max_question": 32}}
 

@@ -270,7 +270,7 @@ def test_training_on_pairs_is_recorded_with_its_head_only(vocabulary, tmp_path):
 def test_text_columns_are_recorded_with_their_head_only(vocabulary, tmp_path):
     model = make_labelled_model(vocabulary, make_head("sequence", labels=("a", "b")), num_layers=1)
     columns = {"text": "review", "choices": ["x", "y"]}
-    reading = {"separator": "|", "quotes": False, "sentence": "n", "max_question": 9}
+    reading = {"separator": "|", "quotes": False, "sentence": "n", "first_choice": 1, "max_question": 9}
     export_model(tmp_path / "m", dataclasses.replace(model, columns=columns, reading=reading))
     assert (import_model(tmp_path / "m").columns, import_model(tmp_path / "m").reading) == (columns, reading)
     without = import_model(tmp_path / "m", drop=["sequence_head"])
@@ -283,7 +283,7 @@ def test_text_columns_are_recorded_with_their_head_only(vocabulary, tmp_path):
     assert not {"columns", "reading"} & json.loads((tmp_path / "without" / "config.json").read_text())["bert_jax"].keys()
     fields = json.loads((tmp_path / "m" / "config.json").read_text())
     wrong = {"columns": {"text": 3, "text_b": [], "words": "w"}, "reading": {"separator": "", "delimiter": "ab", "quotes": 1}}
-    wrong["reading"] |= {"max_question": True, "other": 1, "sentence": ""}
+    wrong["reading"] |= {"max_question": True, "other": 1, "sentence": "", "first_choice": -1}
     edit_config(tmp_path / "m", bert_jax=fields["bert_jax"] | wrong)
     assert (import_model(tmp_path / "m").columns, import_model(tmp_path / "m").reading) == ({"words": "w"}, {})
 

@@ -302,6 +302,10 @@ def test_the_choice_is_the_most_probable_of_the_unpacked_model(labelled):
         assert answers[i]["text"] == choices[p.argmax()]
         np.testing.assert_allclose(predictor.choose([prompts[i]])[0]["probabilities"], p, atol=WITHIN)
     assert Choose().as_text(answers[0]).splitlines()[0] == prompts[0][0]
+    engine = copy.copy(predictor.engine)
+    engine.model = dataclasses.replace(model, reading={"first_choice": 1})
+    (from_1,) = Predictor(engine).choose(prompts[:1])
+    assert (from_1["choice"], from_1["text"]) == (answers[0]["choice"] + 1, answers[0]["text"])
 
 
 ASK = {
@@ -399,12 +403,24 @@ def test_a_word_with_its_tag_is_reported(labelled, labels, line, is_label):
 
 @pytest.mark.parametrize(
     ("choices", "is_label"),
-    [(["a", "b", "1"], True), (["a", "b", "1 "], True), (["a", "b"], False), (["1", "2", "0"], False), (["1"], False)],
+    [
+        (["a", "b", "1"], True),
+        (["a", "b", "1 "], True),
+        (["ab", "cd", "B"], True),
+        (["1", "2", "b"], True),
+        (["a", "b"], False),
+        (["1", "2", "0"], False),
+        (["1"], False),
+        (["ab", "cd", "C"], False),
+        (["a", "cd", "B"], False),
+        (["an", "the", "a"], False),
+        (["A"], False),
+    ],
 )
-def test_a_number_after_other_choices_is_reported(labelled, choices, is_label):
+def test_a_number_or_a_letter_after_other_choices_is_reported(labelled, choices, is_label):
     said = Choose().label_in_line(labelled(CHOICE)[1].engine, {"choices": choices})
     assert bool(said) == is_label
-    assert not said or said.startswith("'1' seems to be a label, not a choices")
+    assert not said or said.startswith(f"{choices[-1].strip()!r} seems to be a label, not a choices")
 
 
 def test_a_context_is_read_in_windows_of_the_requested_length(labelled):
