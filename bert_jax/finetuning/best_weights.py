@@ -30,6 +30,7 @@ from bert_jax.runtime.goodput import TimeCategory
 from bert_jax.tasks.config import OwnDataConfig, TaskConfig
 from bert_jax.tasks.readers.own_data import table_settings, text_columns
 from bert_jax.tasks.registry import ENGLISH
+from bert_jax.tasks.span_task import SpanTask
 from bert_jax.tasks.text_task import TextTask
 from bert_jax.training.checkpoints import Checkpoints
 from bert_jax.training.exporting import export_trained, on_host
@@ -120,20 +121,34 @@ class BestWeights:
             whole = dataclasses.replace(start, params=params, config=config, head=job.head)
             task = job.data.task
             of_pairs = task.of_pairs if isinstance(task, TextTask) else None
-            whole = dataclasses.replace(whole, of_pairs=of_pairs, **text_settings(job.experiment.task, task.name, job.head))
+            unanswerable = isinstance(task, SpanTask) and task.may_be_unanswerable
+            threshold = results["scores"].get("dev", {}).get("threshold") if results and unanswerable else None
+            settings = text_settings(job.experiment.task, task.name, job.head, unanswerable=unanswerable, threshold=threshold)
+            whole = dataclasses.replace(whole, of_pairs=of_pairs, **settings)
             trained = dataclasses.replace(whole, untrained=frozenset(), other_fields={})
             about: JsonObject = {"task": task.name, "step": int(best["step"])}
             export_trained(directory, trained, about, None, training_section(job.experiment, task.name, start, results or {}))
 
 
-def text_settings(config: TaskConfig, task: str, head: TaskHead) -> dict[str, Any]:
-    """Returns the fields of `Model` that describe how the texts of `task` were read: `columns` and `reading`."""
+def text_settings(
+    config: TaskConfig, task: str, head: TaskHead, *, unanswerable: bool = False, threshold: float | None = None
+) -> dict[str, Any]:
+    """Returns the fields of `Model` that describe how the texts of `task` were read: `columns` and `reading`. For questions, it
+    also has the settings of the search for answers: whether they may be `unanswerable`, and the tuned `threshold` of "no
+    answer"."""
     own = config.own if task.startswith("own/") else OwnDataConfig()
     reading: JsonObject = dict(table_settings(own))
     if isinstance(head, ChoiceHead) and own.first_choice:
         reading["first_choice"] = own.first_choice
-    if isinstance(head, SpanHead) and config.max_question != TaskConfig.max_question:
-        reading["max_question"] = config.max_question
+    if isinstance(head, SpanHead):
+        reading["length"] = config.length  # `predict` has another default
+        usual = TaskConfig()
+        stated = {name: getattr(config, name) for name in ("doc_stride", "max_question", "max_answer")}
+        reading |= {name: value for name, value in stated.items() if value != getattr(usual, name)}
+        if unanswerable:
+            reading["may_be_unanswerable"] = True
+        if threshold is not None:
+            reading["no_answer_threshold"] = threshold
     return {"columns": text_columns(own, head.kind), "reading": reading}
 
 

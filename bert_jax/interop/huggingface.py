@@ -12,6 +12,7 @@ import dataclasses
 import functools
 import itertools
 import logging
+import math
 import os
 import pathlib
 import re
@@ -107,7 +108,8 @@ class Model:
     """Text field -> the name(s) of its column(s), if the head was trained on a user's table."""
     reading: JsonObject = dataclasses.field(default_factory=dict)
     """The settings with which the head's texts were read in training, if they are not the defaults: the `delimiter`, `quotes`,
-    `separator`, column `sentence` and `first_choice` of a user's table, and the `max_question` of a span task."""
+    `separator`, column `sentence` and `first_choice` of a user's table, and the `length`, `doc_stride`, `max_question`,
+    `max_answer`, `may_be_unanswerable` and tuned `no_answer_threshold` of a span task."""
     vectors: TextVectors | None = None
     """The settings of text vectors for sentence-transformers. None if the model states no pooling."""
     untrained: frozenset[str] = frozenset()
@@ -351,7 +353,9 @@ def _reading(fields: JsonObject) -> JsonObject:
         "separator": lambda value: isinstance(value, str) and value != "",
         "sentence": lambda value: isinstance(value, str) and value != "",
         "first_choice": lambda value: type(value) is int and value >= 0,
-        "max_question": lambda value: type(value) is int and value > 0,
+        **dict.fromkeys(("length", "doc_stride", "max_question", "max_answer"), lambda value: type(value) is int and value > 0),
+        "may_be_unanswerable": lambda value: isinstance(value, bool),
+        "no_answer_threshold": lambda value: type(value) in (int, float) and math.isfinite(value),
     }
     known = stated if isinstance(stated, dict) else {}
     return {name: known[name] for name, is_valid in valid.items() if name in known and is_valid(known[name])}

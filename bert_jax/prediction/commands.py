@@ -111,15 +111,16 @@ def tag_flags(flags: Flags) -> None:
 
 def answer_flags(flags: Flags) -> None:
     """The flags of `answer`."""
-    count, length = InRange(int, COUNT), InRange(int, Interval(ge=8, le=MAX_COUNT))
+    count, length, own = InRange(int, COUNT), InRange(int, Interval(ge=8, le=MAX_COUNT)), "default: as in training, otherwise"
     flags.add_argument("--n-best", type=count, default=1, metavar="N", help="number of answers to show")
-    windows = "length of the windows over a long context, at most the model's maximum"
-    flags.add_argument("--length", type=length, default=384, metavar="TOKENS", help=windows)
-    flags.add_argument("--doc-stride", type=count, default=128, metavar="TOKENS", help="distance between two windows")
-    flags.add_argument("--max-answer", type=count, default=30, metavar="TOKENS", help="maximum length of an answer")
-    flags.add_argument("--may-be-unanswerable", action="store_true", help='allow "no answer" (SQuAD 2.0)')
-    margin = 'answer "no answer" if its score exceeds the score of the best answer by more than X'
-    flags.add_argument("--no-answer-threshold", type=InRange(float, Interval()), default=0.0, metavar="X", help=margin)
+    windows = f"length of the windows over a long context, at most the model's maximum ({own} 384)"
+    flags.add_argument("--length", type=length, metavar="TOKENS", help=windows)
+    flags.add_argument("--doc-stride", type=count, metavar="TOKENS", help=f"distance between two windows ({own} 128)")
+    flags.add_argument("--max-answer", type=count, metavar="TOKENS", help=f"maximum length of an answer ({own} 30)")
+    unanswerable = f'allow "no answer", as in SQuAD 2.0 ({own} no)'
+    flags.add_argument("--may-be-unanswerable", action=argparse.BooleanOptionalAction, help=unanswerable)
+    margin = f'answer "no answer" if its score exceeds the score of the best answer by more than X ({own} 0)'
+    flags.add_argument("--no-answer-threshold", type=InRange(float, Interval()), metavar="X", help=margin)
 
 
 COMMANDS = {

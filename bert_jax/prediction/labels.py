@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from string import ascii_lowercase, ascii_uppercase
 from typing import Any, TypeVar
 
@@ -254,29 +254,32 @@ def _word_windows(
 @dataclasses.dataclass(frozen=True)
 class AnswerQuestion:
     """Finds the span of a context that answers a question. It consists of whole tokens, as in the scores of `finetune`. Long
-    contexts are read in windows, as in run_squad.py. Questions are truncated to the same number of tokens as in training."""
+    contexts are read in windows, as in run_squad.py. Questions are truncated to the same number of tokens as in training.
+
+    A setting that is None has the value of the fine-tuning run, or of run_squad.py if the model does not state it."""
 
     n_best: int = 1
     """The number of answers to return."""
-    length: int = 384
+    length: int | None = None
     """The number of tokens of a window, at most the number of positions of the model."""
-    doc_stride: int = 128
+    doc_stride: int | None = None
     """The number of tokens from the start of a window to the start of the next window."""
-    max_answer: int = 30
+    max_answer: int | None = None
     """The maximum number of tokens of an answer."""
-    may_be_unanswerable: bool = False
+    may_be_unanswerable: bool | None = None
     """Whether to allow "no answer" (SQuAD 2.0)."""
-    no_answer_threshold: float = 0.0
-    """The answer is "" if the score of "no answer" exceeds the score of the best span by more than this threshold."""
+    no_answer_threshold: float | None = None
+    """The answer is "" if the score of "no answer" exceeds the score of the best span by more than this threshold. In training,
+    it is tuned on the dev set."""
     fields = (Field("question"), Field("context"))
 
     def check(self, engine: Engine) -> None:
         """Raises UserError if the model has no trained head for spans, or if an option is out of range."""
         require_head(engine, SpanHead)
         for name in ("n_best", "length", "doc_stride", "max_answer"):
-            if getattr(self, name) < 1:
-                raise UserError(f"--{name.replace('_', '-')}={getattr(self, name)} must be at least 1")
-        if not math.isfinite(self.no_answer_threshold):
+            if (value := getattr(self, name)) is not None and value < 1:
+                raise UserError(f"--{name.replace('_', '-')}={value} must be at least 1")
+        if self.no_answer_threshold is not None and not math.isfinite(self.no_answer_threshold):
             raise UserError(f"--no-answer-threshold={self.no_answer_threshold} must be a finite number")
 
     def prepare(self, engine: Engine, values: JsonObject) -> tuple[JsonObject, list[Window], list[tuple[int, int]]]:
@@ -287,11 +290,20 @@ class AnswerQuestion:
         for name, tokens in (("question", question), ("context", ids)):
             if not tokens:
                 raise UserError(f"the {name} {shortened(values[name])} has no tokens; give text")
-        length = min(self.length, engine.config.max_position)
-        special_ids = (tokenizer.cls_id, tokenizer.sep_id)
-        most = engine.model.reading.get("max_question", TaskConfig.max_question)
-        own = windows(question, ids, length=length, stride=self.doc_stride, max_question=most, special_ids=special_ids)
+        own = windows(
+            question,
+            ids,
+            length=min(self._setting(engine, "length"), engine.config.max_position),
+            stride=self._setting(engine, "doc_stride"),
+            max_question=engine.model.reading.get("max_question", TaskConfig.max_question),
+            special_ids=(tokenizer.cls_id, tokenizer.sep_id),
+        )
         return values, own, offsets
+
+    def _setting(self, engine: Engine, name: str) -> Any:
+        """Returns the value of a setting: the one that is given, the one of the model's training, or the one of run_squad.py."""
+        given = getattr(self, name)
+        return engine.model.reading.get(name, _RUN_SQUAD[name]) if given is None else given
 
     def answer(self, engine: Engine, prepared: Sequence[Any]) -> list[JsonObject]:
         """Returns the best spans of each context. The answer is "" if "no answer" scores higher."""
@@ -301,10 +313,11 @@ class AnswerQuestion:
         results = iter(compute_logits(engine, head, items))
         search = SpanSearch(
             n_best=max(20, self.n_best),
-            max_answer_tokens=self.max_answer,
-            may_be_unanswerable=self.may_be_unanswerable,
-            no_answer_threshold=self.no_answer_threshold,
+            max_answer_tokens=self._setting(engine, "max_answer"),
+            may_be_unanswerable=self._setting(engine, "may_be_unanswerable"),
+            no_answer_threshold=self._setting(engine, "no_answer_threshold"),
         )
+        shown = dataclasses.replace(self, may_be_unanswerable=search.may_be_unanswerable)
         answers = []
         for values, own, offsets in prepared:
             logits = [next(results) for _ in own]
@@ -315,7 +328,7 @@ class AnswerQuestion:
                 Context(values["context"], offsets),
                 search,
             )
-            answers.append(self._as_dict(values, found))
+            answers.append(shown._as_dict(values, found))
         return answers
 
     def _as_dict(self, values: JsonObject, found: Answer) -> JsonObject:
@@ -335,6 +348,12 @@ class AnswerQuestion:
     def as_json(self, answer: JsonObject) -> JsonObject:
         """Returns the answer itself."""
         return answer
+
+
+_RUN_SQUAD: Mapping[str, int | float] = {
+    "length": 384, "doc_stride": 128, "max_answer": 30, "may_be_unanswerable": False, "no_answer_threshold": 0.0,
+}  # fmt: skip
+"""The settings of `AnswerQuestion` that neither a flag nor the model's training gives."""
 
 
 def _span(span: Span) -> JsonObject:

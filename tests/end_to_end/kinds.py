@@ -232,7 +232,7 @@ def labels_of_words(reply: Mapping[str, Any]) -> list[str]:
 
 
 SQUAD = ("dev_predictions.json", "dev_nbest_predictions.json")
-ANSWER = ("answer", "--length=32")
+ANSWER = ("answer",)
 KINDS: Mapping[str, Kind] = {  # by the name of the task; a suffix after a comma distinguishes two tasks of one name
     "glue/sst2": Kind(
         "glue.py:sst2", "accuracy", 0.9, agreement, ("dev.tsv", "SST-2.tsv"), predict=("classify",), asked=as_texts, steps=48
@@ -326,7 +326,7 @@ KINDS: Mapping[str, Kind] = {  # by the name of the task; a suffix after a comma
         75.0,
         exact_answers("v2.0"),
         (*SQUAD, "dev_null_odds.json"),
-        predict=(*ANSWER, "--may-be-unanswerable"),
+        predict=ANSWER,
         asked=as_questions("v2.0"),
         answer=lambda reply: reply["no_answer_margin"],
         told=lambda directory: [

@@ -168,12 +168,16 @@ def test_the_settings_with_which_texts_were_read_are_recorded():
     of_table = {"delimiter": "\t", "separator": "|"}
     assert text_settings(config, "own/span", SpanHead()) == {
         "columns": {"context": "passage"},
-        "reading": {**of_table, "max_question": 32},
+        "reading": {**of_table, "length": 128, "max_question": 32},
     }
     choices = TaskConfig(own=OwnDataConfig(first_choice=1))
     assert text_settings(choices, "own/choice", ChoiceHead()) == {"columns": {}, "reading": {"first_choice": 1}}
     assert text_settings(config, "own/sequence", HEAD) == {"columns": {}, "reading": of_table}
-    assert text_settings(config, "squad/v2.0", SpanHead()) == {"columns": {}, "reading": {"max_question": 32}}
+    config = TaskConfig(length=64, doc_stride=9, max_question=8, max_answer=7)
+    of_answers = {"length": 64, "doc_stride": 9, "max_question": 8, "max_answer": 7}
+    assert text_settings(config, "squad/v1.1", SpanHead()) == {"columns": {}, "reading": of_answers}
+    of_answers |= {"may_be_unanswerable": True, "no_answer_threshold": -1.5}
+    assert text_settings(config, "squad/v2.0", SpanHead(), unanswerable=True, threshold=-1.5)["reading"] == of_answers
 
 
 def test_logits_of_the_best_evaluation_are_reused_and_other_splits_are_evaluated_once(

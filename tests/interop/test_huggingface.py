@@ -271,6 +271,7 @@ def test_text_columns_are_recorded_with_their_head_only(vocabulary, tmp_path):
     model = make_labelled_model(vocabulary, make_head("sequence", labels=("a", "b")), num_layers=1)
     columns = {"text": "review", "choices": ["x", "y"]}
     reading = {"separator": "|", "quotes": False, "sentence": "n", "first_choice": 1, "max_question": 9}
+    reading |= {"length": 8, "doc_stride": 7, "max_answer": 6, "may_be_unanswerable": True, "no_answer_threshold": -1.5}
     export_model(tmp_path / "m", dataclasses.replace(model, columns=columns, reading=reading))
     assert (import_model(tmp_path / "m").columns, import_model(tmp_path / "m").reading) == (columns, reading)
     without = import_model(tmp_path / "m", drop=["sequence_head"])
@@ -284,6 +285,7 @@ def test_text_columns_are_recorded_with_their_head_only(vocabulary, tmp_path):
     fields = json.loads((tmp_path / "m" / "config.json").read_text())
     wrong = {"columns": {"text": 3, "text_b": [], "words": "w"}, "reading": {"separator": "", "delimiter": "ab", "quotes": 1}}
     wrong["reading"] |= {"max_question": True, "other": 1, "sentence": "", "first_choice": -1}
+    wrong["reading"] |= {"length": 0, "may_be_unanswerable": 1, "no_answer_threshold": "0"}
     edit_config(tmp_path / "m", bert_jax=fields["bert_jax"] | wrong)
     assert (import_model(tmp_path / "m").columns, import_model(tmp_path / "m").reading) == ({"words": "w"}, {})
 

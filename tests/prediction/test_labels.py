@@ -441,7 +441,7 @@ def test_a_context_is_read_in_windows_of_the_requested_length(labelled):
     assert max(map(len, by_hand)) == 16
 
 
-def test_a_question_is_truncated_as_in_training(labelled):
+def test_questions_are_read_and_answered_as_in_training(labelled):
     _, predictor = labelled(SPAN)
     engine = copy.copy(predictor.engine)
     asked = {"question": "the river of Paris is", "context": "it"}
@@ -451,3 +451,10 @@ def test_a_question_is_truncated_as_in_training(labelled):
         _, (window,), *_ = AnswerQuestion().prepare(engine, asked)
         lengths.append(len(window.input_ids))
     assert lengths[0] - lengths[1] == 5 - 2
+    engine.model = dataclasses.replace(engine.model, reading={"length": 9, "doc_stride": 1})
+    _, own, _ = AnswerQuestion().prepare(engine, {"question": "it", "context": "the river of Paris is dry"})
+    assert ([window.context_start for window in own[:2]], max(len(window.input_ids) for window in own)) == ([0, 1], 9)
+    engine.model = dataclasses.replace(engine.model, reading={"may_be_unanswerable": True, "no_answer_threshold": -1e4})
+    for options, is_answered in (({}, False), ({"no_answer_threshold": 1e4}, True), ({"may_be_unanswerable": False}, True)):
+        (answer,) = Predictor(engine).answer([("the river", "it is dry")], **options)
+        assert (answer["answer"] != "", "no_answer_margin" in answer) == (is_answered, "may_be_unanswerable" not in options)
