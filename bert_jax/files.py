@@ -213,9 +213,10 @@ def parse_json(text: str | bytes, *, strict: bool = False) -> Any:
 def _object(pairs: list[tuple[str, Any]]) -> JsonObject:
     found = dict(pairs)
     if len(found) < len(pairs):  # Python would silently use the last value
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"the key {twice[:80]!r} occurs twice in one object")
+        for name, _ in pairs:
+            if name not in found:
+                raise ValueError(f"the key {name[:80]!r} occurs twice in one object")
+            del found[name]
     return found
 
 

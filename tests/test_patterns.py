@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 
 from bert_jax.analysis.coreference.readers import read_brackets
+from bert_jax.files import parse_json
 from bert_jax.prediction.mentions import find_mention
 from bert_jax.storage.formats import _BY_FIRST_BYTES
 from bert_jax.tasks.span_task import answer_tokens
@@ -217,6 +218,14 @@ def test_answers_inside_of_tokens_are_found_in_linear_time():
         assert answer_tokens(text, offsets, "a", 0) == ((0, 0), False)
 
     assert not is_slow(look, lambda n: "aa " * (n // 3))
+
+
+def test_a_repeated_key_is_found_in_linear_time():
+    def read(text: str) -> None:
+        with pytest.raises(ValueError, match="occurs twice"):
+            parse_json(text)
+
+    assert not is_slow(read, lambda n: f'{{{"".join(f"{chr(34)}{i}{chr(34)}:0," for i in range(n // 8))}"{n // 8 - 1}":0}}')
 
 
 def test_a_quadratic_pattern_would_be_found():
