@@ -5,6 +5,7 @@ This module imports no other module of the project, so every folder may use it."
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import difflib
 import os
@@ -74,6 +75,11 @@ def nearest(name: str, known: Iterable[str]) -> str:
 def listed(names: Iterable[str]) -> str:
     """Joins names with commas. Blank names are quoted."""
     return ", ".join(name if name.strip() else repr(name) for name in names)
+
+
+def repeated(names: Iterable[str]) -> list[str]:
+    """Returns the names that occur more than once, in linear time, since a damaged file may have a million column names."""
+    return [name for name, count in collections.Counter(names).items() if count > 1]
 
 
 def missing_path(path: str | os.PathLike[str]) -> str:

@@ -22,6 +22,9 @@ from bert_jax.analysis.coreference.readers import read_brackets
 from bert_jax.files import parse_json
 from bert_jax.prediction.mentions import find_mention
 from bert_jax.storage.formats import _BY_FIRST_BYTES
+from bert_jax.storage.records import Line
+from bert_jax.tasks.readers.conllu import read_blocks
+from bert_jax.tasks.readers.tables import read_table
 from bert_jax.tasks.span_task import answer_tokens
 
 PACKAGE = pathlib.Path(__file__).resolve().parents[1] / "bert_jax"
@@ -226,6 +229,15 @@ def test_a_repeated_key_is_found_in_linear_time():
             parse_json(text)
 
     assert not is_slow(read, lambda n: f'{{{"".join(f"{chr(34)}{i}{chr(34)}:0," for i in range(n // 8))}"{n // 8 - 1}":0}}')
+
+
+def test_names_of_columns_are_compared_in_linear_time(tmp_path: pathlib.Path):
+    def read(text: str) -> None:
+        (tmp_path / "a.tsv").write_text(text.replace(" ", "\t"))
+        read_table(tmp_path / "a.tsv")
+        list(read_blocks([Line("", f"# global.columns = ID FORM {text}")]))
+
+    assert not is_slow(read, lambda n: " ".join(map(str, range(n // 8))))
 
 
 def test_a_quadratic_pattern_would_be_found():

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import IO, Any, TypeAlias, TypeVar
 
-from bert_jax.errors import UserError, nearest
+from bert_jax.errors import UserError, nearest, repeated
 from bert_jax.files import JsonObject, parse_json
 from bert_jax.interface.words import counted, cut
 from bert_jax.storage.formats import HEAD_BYTES, conversion, recognise, unicode_encoding
@@ -403,8 +403,8 @@ class FileReader:
         try:
             with open_columns(kind, self.path) as file:
                 names = file.schema.names
-                if repeated := [name for name in names if names.count(name) > 1]:
-                    raise UserError(f"{self.name}: two columns are named {repeated[0]!r}; give each a different name")
+                if twice := repeated(names):
+                    raise UserError(f"{self.name}: two columns are named {twice[0]!r}; give each a different name")
                 columns, missing = self._found_columns(names)
                 if missing:
                     shown = ", ".join(names[:8])

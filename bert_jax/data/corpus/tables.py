@@ -17,7 +17,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from bert_jax.errors import UserError, nearest
+from bert_jax.errors import UserError, nearest, repeated
 from bert_jax.interface.words import counted
 from bert_jax.storage.formats import HEAD_BYTES, recognise
 from bert_jax.storage.records import KINDS, columns_explained, open_columns
@@ -200,11 +200,12 @@ def _text_column(path: str, schema: Any, wanted: str | None) -> str:
     """Returns the name of the column with the text. Raises UserError if no column holds text, or if several columns hold text
     and none of them has a likely name."""
     names = list(schema.names)
-    texts = [name for name in names if names.count(name) == 1 and _holds_text(schema.field(name).type)]
+    twice = dict.fromkeys(repeated(names))
+    texts = [name for name in names if name not in twice and _holds_text(schema.field(name).type)]
     if wanted is not None:
         if wanted not in names:
             raise UserError(f"{path} has no column {wanted!r}; {nearest(wanted, names)} (--text-field)")
-        if names.count(wanted) > 1:
+        if wanted in twice:
             raise UserError(f"{path}: two columns are named {wanted!r}; give each a different name")
         kind = schema.field(wanted).type
         if not _holds_text(kind, binary=True):
@@ -212,8 +213,8 @@ def _text_column(path: str, schema: Any, wanted: str | None) -> str:
             remedy = f"name a column of text with --text-field ({named})" if texts else "write the texts to another column"
             raise UserError(f"{path}: the column {wanted!r} holds {_kind(kind)}, not text; {remedy}")
         return wanted
-    if not texts and (twice := next((name for name in names if names.count(name) > 1), None)) is not None:
-        raise UserError(f"{path}: two columns are named {twice!r}; give each a different name")
+    if not texts and twice:
+        raise UserError(f"{path}: two columns are named {next(iter(twice))!r}; give each a different name")
     if not texts:
         columns = ", ".join(f"{field.name}: {_kind(field.type)}" for field in schema)[:200] or "no column"
         raise UserError(f"{path} has no column of texts ({columns}); write the texts to one column, one document per row")

@@ -12,7 +12,7 @@ import pathlib
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
-from bert_jax.errors import UserError, nearest
+from bert_jax.errors import UserError, nearest, repeated
 from bert_jax.interface.numbers import whole_number
 from bert_jax.interface.words import counted, cut
 from bert_jax.storage.records import read_text, split_lines
@@ -137,7 +137,7 @@ def read_blocks(lines: Iterable[Line], say: Say = note) -> Iterator[Block]:
             if named := _GLOBAL_COLUMNS.match(line.text):
                 columns = tuple(named[1].split())
                 wrong = [name for name in ("ID", "FORM") if name not in columns]
-                wrong += [name for name in columns if columns.count(name) > 1]
+                wrong += repeated(columns)
                 if wrong:
                     times = counted(columns.count(wrong[0]), "time")
                     raise UserError(f"{line.place}global.columns names {wrong[0]} {times}; name it once")

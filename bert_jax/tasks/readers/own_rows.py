@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from typing import Any, TypeGuard
 
 from bert_jax.data.corpus.tables import configuration_name, full_split_name, is_data, split_name
-from bert_jax.errors import UserError, listed, missing_path, nearest
+from bert_jax.errors import UserError, listed, missing_path, nearest, repeated
 from bert_jax.files import Json, JsonObject, parse_json, read_object
 from bert_jax.interface.words import counted
 from bert_jax.storage.formats import HEAD_BYTES, UNREADABLE, bare_name, is_text, open_packed, recognise, refuse_pipe
@@ -165,8 +165,8 @@ def read_columnar(
     not read its codec."""
     with _opened(path) as file:
         names = [name for name in file.schema.names if wanted is None or name in wanted]
-        if repeated := [name for name in names if names.count(name) > 1]:
-            raise UserError(f"{path}: two columns are named {repeated[0]!r}; give each a different name")
+        if twice := repeated(names):
+            raise UserError(f"{path}: two columns are named {twice[0]!r}; give each a different name")
         rest = dict.fromkeys(file.schema.names)
         decode = _decoders(path, file.schema) if by_name else {}
         number = 0

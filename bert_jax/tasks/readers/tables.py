@@ -12,7 +12,7 @@ from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from bert_jax.errors import UserError, listed, nearest
+from bert_jax.errors import UserError, listed, nearest, repeated
 from bert_jax.interface.numbers import LARGEST, decimal_number, whole_number
 from bert_jax.interface.words import counted, cut
 from bert_jax.storage.records import Line, Location, table_rows, text_lines
@@ -125,8 +125,8 @@ def read_table(
         location, cells = first
         columns = [name.strip() for name in cells]
         known = (name for name in columns if name and (wanted is None or name in wanted))
-        if repeated := [name for name in known if columns.count(name) > 1]:
-            raise location.error(f"two columns are named {repeated[0]!r}; give each column a different name in the first line")
+        if twice := repeated(known):
+            raise location.error(f"two columns are named {twice[0]!r}; give each column a different name in the first line")
     return Table(path, tuple(columns), rows, skipped, delimiter)
 
 
