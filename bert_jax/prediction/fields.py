@@ -364,9 +364,10 @@ class FileReader:
             bare = delimiter in UNQUOTED and self.suffix != ".csv"
             quoted = not bare or all(map(is_quoted, header.text.strip("\r\n").split(delimiter)))
         spaced = has_spaces(header.text, delimiter)
-        for where, row, size, problem in table_rows(self.name, rest, delimiter, quotes=quoted, spaced=spaced):
+        rows = table_rows(self.name, rest, delimiter, quotes=quoted, spaced=spaced, keep_going=True)
+        for where, row, size, problem in rows:
             first, place = where.line, f"{where}: "
-            if not any(cell.strip() for cell in row):
+            if not problem and not any(cell.strip() for cell in row):
                 if self.blank_lines:
                     yield Record(first, place, blank=True, size=size)
                 continue

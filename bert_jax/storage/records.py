@@ -195,11 +195,18 @@ def has_spaces(header: str, delimiter: str) -> bool:
 
 
 def table_rows(
-    path: pathlib.Path | str, lines: Iterable[Line], delimiter: str, *, quotes: bool, spaced: bool = False
+    path: pathlib.Path | str,
+    lines: Iterable[Line],
+    delimiter: str,
+    *,
+    quotes: bool,
+    spaced: bool = False,
+    keep_going: bool = False,
 ) -> Iterator[TableRow]:
     """Yields the rows of a table. A blank line is a row without cells. If `quotes` is true, a cell in double quotes may contain
     delimiters and line ends. Otherwise, quotes are ordinary characters. `spaced` is the result of `has_spaces`. Raises
-    UserError if quotes are not balanced."""
+    UserError if quotes are not balanced. However, if `keep_going` is set and a text follows the closing quote, the row has a
+    problem and no cells, and the next line starts a new row."""
     if not quotes:
         for line in lines:
             is_whole = line.number == 1 and "\n" not in line.text  # the text is then the whole file, whose lines end in CR
@@ -208,29 +215,35 @@ def table_rows(
                 yield TableRow(Location(path, line.number + i), cells, line.size, line.problem)
         return
     first: int
+    last: int
     size: int
     problem: str | None
 
     def read() -> Iterator[str]:
-        nonlocal first, size, problem
+        nonlocal first, last, size, problem
         for line in lines:
             size, problem = size + line.size, problem or line.problem
             parts = io.StringIO(line.text, newline="") if "\r" in line.text.removesuffix("\r\n") else [line.text]
             for number, text in enumerate(parts, line.number):
-                first = first or number
+                first, last = first or number, number
                 yield text
 
     # this limit applies to the whole process, so it is never lowered
     csv.field_size_limit(max(csv.field_size_limit(), _LONGEST_CELL))
-    rows = csv.reader(read(), delimiter=delimiter, strict=True, skipinitialspace=spaced)
+    texts = read()
+    rows = csv.reader(texts, delimiter=delimiter, strict=True, skipinitialspace=spaced)
     while True:
-        first, size, problem = 0, 0, None
+        first, last, size, problem = 0, 0, 0, None
         try:
             row = next(rows, None)
         except csv.Error as error:
-            raise Location(path, first).error(
-                f"the quotes in this row are not balanced ({error}); double every quote inside quotes"
-            ) from error
+            remedy = f"are not balanced ({error}); double every quote inside quotes"
+            if not keep_going or "expected after" not in str(error):  # the other errors concern all later rows
+                raise Location(path, first).error(f"the quotes in this row {remedy}") from error
+            end = f", which ends in line {last}," if last > first else ""
+            yield TableRow(Location(path, first), [], size, f"the quotes in this row{end} {remedy}")
+            rows = csv.reader(texts, delimiter=delimiter, strict=True, skipinitialspace=spaced)
+            continue
         if row is None:
             return
         yield TableRow(Location(path, first), row, size, problem)

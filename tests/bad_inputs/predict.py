@@ -322,6 +322,13 @@ CASES = [
         files={"in.csv": 'text,label\n"it was fine,good\n'},
     ),
     Case(
+        "a text after the quotes of a cell",
+        f"{CLASSIFY} --input=in.csv",
+        "in.csv, line 3: the quotes in this row are not balanced ... double every quote inside quotes",
+        exit=1,
+        files={"in.csv": 'text,label\nit was fine,good\n"it" was bad,poor\nit was fun,good\n'},
+    ),
+    Case(
         "JSON that holds no records",
         f"{CLASSIFY} --input=in.json",
         "in.json holds one object, with texts; give a list of objects with 'text', or such an object per line",

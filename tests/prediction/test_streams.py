@@ -620,6 +620,15 @@ def test_a_parquet_file_is_recognised_by_its_content(tmp_path):
         list(read_texts([], str(tmp_path / "t.parquet"), QUESTION))
 
 
+def test_a_row_with_unbalanced_quotes_is_one_problem(tmp_path):
+    content = 'text,label\na,1\n"b" c,2\nd,3\n"e\nf,"4"\n"g ""h""",5\n'
+    records = read_any(tmp_path / "t.csv", content)
+    assert [(r.number, r.values.get("text")) for r in records] == [(2, "a"), (3, None), (4, "d"), (5, None), (7, 'g "h"')]
+    one, two = (f"the quotes in this row{end} are not balanced" for end in ("", ", which ends in line 6,"))
+    assert [r.problem and r.problem.partition(" (")[0] for r in records] == [None, one, None, two, None]
+    assert sum(r.size for r in records) == len(content) - len("text,label\n")
+
+
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
