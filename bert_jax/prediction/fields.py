@@ -46,6 +46,7 @@ from bert_jax.tasks.readers.own_rows import (
     several_questions,
     short,
     split_words,
+    without_blank_end,
     written_list,
     written_object,
 )
@@ -520,7 +521,7 @@ def _cell_value(of: Field, cells: Sequence[str], separator: str | None = None) -
     if not of.many:
         return cell
     if len(cells) > 1:
-        return list(cells)
+        return without_blank_end(cells)
     try:
         items = written_object(cell) if CHOICES_OBJECT.match(cell) else written_list(cell)
     except ValueError:  # `_problem` reports that this is not a list
@@ -612,8 +613,11 @@ def _divided(number: int, place: str, parts: Sequence[str], fields: Sequence[Fie
 
 
 def _values(found: Mapping[str, Sequence[Place]], given: Any) -> JsonObject:
-    """Returns the value of each field, which `given` has at the places `found`. Several places become a list."""
-    return {name: [given[i] for i in some] if len(some) > 1 else given[some[0]] for name, some in found.items()}
+    """Returns the value of each field, which `given` has at the places `found`. Several places become a list, without blank
+    values at its end."""
+    return {
+        name: without_blank_end([given[i] for i in some]) if len(some) > 1 else given[some[0]] for name, some in found.items()
+    }
 
 
 def _record(number: int, place: str, given: JsonObject, fields: Sequence[Field], rest: JsonObject | None = None) -> Record:

@@ -413,6 +413,10 @@ def test_columns_have_the_names_with_which_the_model_was_trained(tmp_path):
     for name, content in (("t.csv", "review,reply,label\na,b,pos\n"), ("t.jsonl", json_line)):
         (record,) = read_any(tmp_path / name, content, PAIR, columns=columns)
         assert (record.values, record.rest) == ({"text": "a", "text_b": "b"}, {"label": "pos"})
+    shorter = '{"ctx": "p", "e0": "a", "e1": "b", "e2": null}\n'
+    for name, content in (("b.csv", "ctx,e0,e1,e2\np,a,b,\n"), ("b.jsonl", shorter)):
+        (record,) = read_any(tmp_path / name, content, CHOICE, columns={"prompt": "ctx", "choices": ["e0", "e1", "e2"]})
+        assert (record.values, record.problem) == ({"prompt": "p", "choices": ["a", "b"]}, None)
     for name, content in (("c.csv", "ctx,e0,e1,y\np,a,b,0\n"), ("c.jsonl", '{"ctx": "p", "e0": "a", "e1": "b", "y": "0"}\n')):
         (record,) = read_any(tmp_path / name, content, CHOICE, columns={"prompt": "ctx", "choices": ["e0", "e1"]})
         assert (record.values, record.rest) == ({"prompt": "p", "choices": ["a", "b"]}, {"y": "0"})

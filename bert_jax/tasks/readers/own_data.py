@@ -11,11 +11,11 @@ A file is CSV, TSV or JSON (one object per line, or a list), and may be compress
 be a file, a pattern, a folder of the Hugging Face hub, or a directory of `save_to_disk`.
 
 Lists (words, labels, answers, choices, the labels of a multi-label text) are lists in JSON and Parquet. In a table, a list is
-written as in JSON or Python, or as a cell with `separator` between its items. Choices may also be several columns, or an object
-of texts and labels as in ARC, e.g. {"text": ["red", "blue"], "label": ["A", "B"]}. The label of a choice is its index, its
-letter (A is the first), or its label in the object. In a test set, -1 means that it is unknown. The labels of a multi-label text
-may also be columns of 0 and 1, one for each of `label_names`, or a list of 0s and 1s in every row. If each row is a single
-word, the column `sentence` numbers the sentences.
+written as in JSON or Python, or as a cell with `separator` between its items. Choices may also be several columns, of which the
+last may be blank, or an object of texts and labels as in ARC, e.g. {"text": ["red", "blue"], "label": ["A", "B"]}. The label of
+a choice is its index, its letter (A is the first), or its label in the object. In a test set, -1 means that it is unknown. The
+labels of a multi-label text may also be columns of 0 and 1, one for each of `label_names`, or a list of 0s and 1s in every row.
+If each row is a single word, the column `sentence` numbers the sentences.
 
 In SNLI, the label "-" marks a text without a label, and -1 does in data sets of the Hugging Face hub. Such rows of train and dev
 must be removed, unless `label_names` lists the label.
@@ -76,6 +76,7 @@ from bert_jax.tasks.readers.own_rows import (
     short,
     split_words,
     suffix,
+    without_blank_end,
 )
 from bert_jax.tasks.readers.squad import AnswerPlaces, listed_answers, read_squad
 from bert_jax.tasks.readers.tables import CORRECT_ROW, INVISIBLE, Say, is_invisible, note, parse_number
@@ -1052,8 +1053,7 @@ def _question(config: OwnDataConfig, row: Row, n: int, optional: bool, places: A
 
 
 def _choice(config: OwnDataConfig, row: Row, n: int, optional: bool, places: AnswerPlaces) -> ChoiceExample:
-    single = len(config.choices) == 1
-    choices, keys = _choices(config, row) if single else (tuple(row.text(name) for name in config.choices), None)
+    choices, keys = _choices(config, row)
     if len(choices) < 2:
         raise row.location.error(
             f"{', '.join(config.choices)} has {counted(len(choices), 'choice')}; give two or more choices for each question"
@@ -1079,9 +1079,12 @@ def _choice(config: OwnDataConfig, row: Row, n: int, optional: bool, places: Ans
 
 
 def _choices(config: OwnDataConfig, row: Row) -> tuple[tuple[str, ...], tuple[str, ...] | None]:
-    """Returns the choices in one column. If the column has texts with labels (`as_choices`), also returns the label of each
-    choice, otherwise None."""
-    (name,) = config.choices
+    """Returns the choices in one or several columns. If a single column has texts with labels (`as_choices`), also returns the
+    label of each choice, otherwise None. Blank columns after the last choice are left out."""
+    name, *others = config.choices
+    if others:
+        given = without_blank_end([row.value(name, optional=name in row.values) for name in config.choices])
+        return tuple(row.text(name) for name in config.choices[: len(given)]), None
     value = row.value(name)
     if isinstance(value, str) and CHOICES_OBJECT.match(value):
         value = row.written(name)

@@ -479,6 +479,18 @@ def as_choices(value: Any) -> dict[str, Any] | None:
     return None
 
 
+def without_blank_end(values: Sequence[Any]) -> list[Any]:
+    """Returns the choices in several columns, without those at the end that are null, NaN or invisible, because some questions
+    have fewer choices than there are columns."""
+
+    def is_blank(value: Any) -> bool:
+        if isinstance(value, str):
+            return is_invisible(value)
+        return value is None or (isinstance(value, float) and math.isnan(value))
+
+    return list(values[: max((i for i, value in enumerate(values, 1) if not is_blank(value)), default=0)])
+
+
 def _has_choice(value: Any) -> TypeGuard[dict[str, Any]]:
     return isinstance(value, dict) and value.keys() == {"text", "label"}
 

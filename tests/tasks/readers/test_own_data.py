@@ -215,6 +215,23 @@ def test_choices_are_a_list_or_columns_and_labels_count_from_the_given_start(tmp
 
 
 @pytest.mark.parametrize(
+    ("name", "rows"),
+    [
+        ("a.csv", ["prompt,c0,c1,c2,label", "p,x,y,,1"]),
+        ("a.jsonl", [{"prompt": "p", "c0": "x", "c1": "y", "c2": None, "label": 1}]),
+    ],
+)
+def test_columns_after_the_last_choice_may_be_blank(tmp_path: pathlib.Path, name: str, rows: list[Any]):
+    config = OwnDataConfig(train=put(tmp_path / name, *rows), choices=("c0", "c1", "c2"))
+    assert load_own_data(config, "choice").train == [ChoiceExample("0", "p", ("x", "y"), 1)]
+    for choices, says in ((("c0", "c2", "c1"), 'c2 is (""|null)[,;]'), (("c1", "c2"), "c1, c2 has 1 choice; give two or more")):
+        with pytest.raises(UserError, match=f"line {len(rows)}: {says}"):
+            load_own_data(dataclasses.replace(config, choices=choices), "choice")
+    with pytest.raises(UserError, match=r"line 1: there is no (column|field) 'c3'"):
+        load_own_data(dataclasses.replace(config, choices=("c0", "c1", "c3")), "choice")
+
+
+@pytest.mark.parametrize(
     ("row", "right"),
     [
         ({"choices": ["x", "y", "z"], "label": "C"}, 2),  # RACE, MedQA
