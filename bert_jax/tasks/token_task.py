@@ -261,6 +261,14 @@ def load(config: TaskConfig, say: Say = note) -> TokenTask:
             f"WARNING: {where} has the label {words_only[0]!r}, which is not an entity tag such as O, B-PER or I-PER, so the "
             "metric is accuracy over words; to get F1 over entities, correct this label"
         )
+    elif words_only:
+        given = [label for example in splits.get("train", ()) for label in example.labels or ()]
+        if 2 * given.count("O") > len(given):
+            say(
+                f"WARNING: {config.name}: {given.count('O') / len(given):.0%} of the words of train are O, but labels such as "
+                f"{words_only[0]!r} have no B- or I-, so the metric is accuracy over words; to get F1 over entities, write "
+                f"I-{words_only[0]}, and words in a row with the same label are one entity"
+            )
     if other := {label: tag for label, tag in meant.items() if label != tag}:
         say(f"{config.name}: the tags {', '.join(other)} are read as {', '.join(other.values())}")
         splits = {split: [_renamed(example, meant) for example in examples] for split, examples in splits.items()}

@@ -364,6 +364,19 @@ def test_the_reason_for_scoring_tags_as_words_is_reported(labels: str, tmp_path)
     assert "the metric is accuracy over words" in note
 
 
+def test_names_of_entities_without_a_scheme_are_reported(tmp_path):
+    def notes(*labels: str) -> list[str]:
+        path, said = tmp_path / "train.jsonl", list[str]()
+        path.write_text(json.dumps({"words": ["a"] * len(labels), "labels": labels}) + "\n")
+        load(TaskConfig(name="own/token", own=OwnDataConfig(train=str(path), dev=str(path))), unlike_same_file(said))
+        return said
+
+    (note,) = notes("O", "person-actor", "O", "O")  # as in Few-NERD
+    assert note.startswith("WARNING: own/token: 75% of the words of train are O, but labels such as 'person-actor' have")
+    assert notes("O", "I-person-actor", "O", "O") == []
+    assert notes("O", "person", "thing", "O") == []
+
+
 def test_words_with_classes_of_their_own_need_no_warning(tmp_path):
     path = tmp_path / "train.jsonl"
     path.write_text(json.dumps({"words": ["a", "b"], "labels": ["NN-B", "O-X"]}) + "\n")
