@@ -12,7 +12,6 @@ import dataclasses
 import functools
 import itertools
 import logging
-import math
 import os
 import pathlib
 import re
@@ -38,7 +37,7 @@ from bert_jax.interface.words import counted
 from bert_jax.interop import DTYPES, PARTS, TEXT_POOLINGS
 from bert_jax.interop.card import Training, model_card
 from bert_jax.interop.directory import CONFIG, FORMATS, GENERATION, MODULES, OURS, TEXT_VECTORS, replaced_when_complete
-from bert_jax.interop.families.family import Family, TokenId, export_family
+from bert_jax.interop.families.family import TOO_LARGE, Family, TokenId, export_family
 from bert_jax.interop.huggingface_config import (
     HEAD_FIELDS,
     WRITER_FIELDS,
@@ -352,10 +351,14 @@ def _reading(fields: JsonObject) -> JsonObject:
         "quotes": lambda value: isinstance(value, bool),
         "separator": lambda value: isinstance(value, str) and value != "",
         "sentence": lambda value: isinstance(value, str) and value != "",
-        "first_choice": lambda value: type(value) is int and value >= 0,
-        **dict.fromkeys(("length", "doc_stride", "max_question", "max_answer"), lambda value: type(value) is int and value > 0),
+        "first_choice": lambda value: type(value) is int and 0 <= value < TOO_LARGE,
+        **dict.fromkeys(
+            ("length", "doc_stride", "max_question", "max_answer"), lambda value: type(value) is int and 0 < value < TOO_LARGE
+        ),
         "may_be_unanswerable": lambda value: isinstance(value, bool),
-        "no_answer_threshold": lambda value: type(value) in (int, float) and math.isfinite(value),
+        "no_answer_threshold": lambda value: (
+            isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < TOO_LARGE
+        ),
     }
     known = stated if isinstance(stated, dict) else {}
     return {name: known[name] for name, is_valid in valid.items() if name in known and is_valid(known[name])}

@@ -134,10 +134,10 @@ class FileReader:
         width = self._word_columns(file) if self.suffix is not None and self.fields[0].sentence else 0
         if width:
             several = f" in {width} columns" if width > 1 else ""
-            first = "take the column of the words (such as cut -f1), " if width > 1 else ""
+            take = "take the column of the words (such as cut -f1), " if width > 1 else ""
             raise UserError(
                 f"{self.name} has a word on each line{several} and empty lines between sentences, but a sentence is expected on "
-                f"each line; {first}write each sentence on a line (awk -v RS= '{{$1=$1}}1'), and give --words; if each line is a "
+                f"each line; {take}write each sentence on a line (awk -v RS= '{{$1=$1}}1'), and give --words; if each line is a "
                 "sentence, remove the empty lines"
             )
         lines: Lines = enumerate(_separate(line for _, line in read_lines(file, MOST_BYTES)), 1)

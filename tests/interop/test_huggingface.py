@@ -288,6 +288,9 @@ def test_text_columns_are_recorded_with_their_head_only(vocabulary, tmp_path):
     wrong["reading"] |= {"length": 0, "may_be_unanswerable": 1, "no_answer_threshold": "0"}
     edit_config(tmp_path / "m", bert_jax=fields["bert_jax"] | wrong)
     assert (import_model(tmp_path / "m").columns, import_model(tmp_path / "m").reading) == ({"words": "w"}, {})
+    wrong["reading"] = dict.fromkeys(("first_choice", "max_answer", "no_answer_threshold"), 10**400)
+    edit_config(tmp_path / "m", bert_jax=fields["bert_jax"] | wrong)
+    assert import_model(tmp_path / "m").reading == {}
 
 
 def test_unread_files_are_reported(exported):
