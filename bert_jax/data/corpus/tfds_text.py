@@ -45,7 +45,10 @@ _TIMEOUT = 60  # the longest time without receiving data, in seconds
 
 def tfds_directory(stated: str | None) -> pathlib.Path:
     """Returns `stated` if it is given, and otherwise the directory in which tfds keeps its data sets."""
-    return pathlib.Path(stated or os.environ.get("TFDS_DATA_DIR") or pathlib.Path.home() / "tensorflow_datasets")
+    try:
+        return pathlib.Path(stated or os.environ.get("TFDS_DATA_DIR") or pathlib.Path.home() / "tensorflow_datasets")
+    except RuntimeError as error:  # as in `cache_directory`
+        raise UserError("this user has no home directory for the data sets of tfds; set TFDS_DATA_DIR to a directory") from error
 
 
 def find_prepared(name: str, root: pathlib.Path) -> pathlib.Path | None:

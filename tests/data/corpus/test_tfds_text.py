@@ -14,6 +14,7 @@ import threading
 import urllib.error
 import urllib.parse
 from collections import Counter
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -217,6 +218,9 @@ def test_prepared_data_sets_are_in_the_given_directory_or_in_that_of_tfds(monkey
     monkeypatch.delenv("TFDS_DATA_DIR")
     monkeypatch.setattr(pathlib.Path, "home", lambda: tmp_path)
     assert tfds_text.tfds_directory(None) == tmp_path / "tensorflow_datasets"
+    monkeypatch.setattr(pathlib.Path, "home", mock.Mock(side_effect=RuntimeError("Could not determine home directory.")))
+    with pytest.raises(UserError, match="set TFDS_DATA_DIR to a directory"):
+        tfds_text.tfds_directory(None)
 
 
 def test_the_newest_prepared_version_by_number_is_used(tmp_path):
