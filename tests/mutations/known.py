@@ -1746,5 +1746,11 @@ EQUIVALENT: list[Equivalent] = [
         "f\"what heads attend to: means over {counted(int(found.n.values[0]), 'word')}\")",
         "only the size of the figure changes",
     ),
+    Equivalent(
+        "bert_jax/model/kernels/attention_tpu.py",
+        "return random_words(hash_word(self.word + np.uint32(self.drawn)), shape).astype(jnp.int32)",
+        "return random_words(hash_word(self.word - np.uint32(self.drawn)), shape).astype(jnp.int32)",
+        "only other random numbers replace those of a TPU in the interpreter",
+    ),
 ]
 """Mistakes found by `run.py`, each with the reason why no test can detect it."""
