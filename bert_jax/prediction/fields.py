@@ -133,7 +133,7 @@ class FileReader:
         head = first_bytes(file)
         width = self._word_columns(file) if self.suffix is not None and self.fields[0].sentence else 0
         if width:
-            several = f" in {width} columns" if width > 1 else ""
+            several = f" in {counted(width, 'column')}" if width > 1 else ""
             take = "take the column of the words (such as cut -f1), " if width > 1 else ""
             raise UserError(
                 f"{self.name} has a word on each line{several} and empty lines between sentences, but a sentence is expected on "
