@@ -143,7 +143,7 @@ def text_settings(
     if isinstance(head, SpanHead):
         reading["length"] = config.length  # `predict` has another default
         usual = TaskConfig()
-        stated = {name: getattr(config, name) for name in ("doc_stride", "max_question", "max_answer")}
+        stated = {name: getattr(config, name) for name in ("doc_stride", "max_question", "max_answer", "n_best")}
         reading |= {name: value for name, value in stated.items() if value != getattr(usual, name)}
         if unanswerable:
             reading["may_be_unanswerable"] = True

@@ -108,7 +108,7 @@ class Model:
     reading: JsonObject = dataclasses.field(default_factory=dict)
     """The settings with which the head's texts were read in training, if they are not the defaults: the `delimiter`, `quotes`,
     `separator`, column `sentence` and `first_choice` of a user's table, and the `length`, `doc_stride`, `max_question`,
-    `max_answer`, `may_be_unanswerable` and tuned `no_answer_threshold` of a span task."""
+    `max_answer`, `n_best`, `may_be_unanswerable` and tuned `no_answer_threshold` of a span task."""
     vectors: TextVectors | None = None
     """The settings of text vectors for sentence-transformers. None if the model states no pooling."""
     untrained: frozenset[str] = frozenset()
@@ -353,7 +353,8 @@ def _reading(fields: JsonObject) -> JsonObject:
         "sentence": lambda value: isinstance(value, str) and value != "",
         "first_choice": lambda value: type(value) is int and 0 <= value < TOO_LARGE,
         **dict.fromkeys(
-            ("length", "doc_stride", "max_question", "max_answer"), lambda value: type(value) is int and 0 < value < TOO_LARGE
+            ("length", "doc_stride", "max_question", "max_answer", "n_best"),
+            lambda value: type(value) is int and 0 < value < TOO_LARGE,
         ),
         "may_be_unanswerable": lambda value: isinstance(value, bool),
         "no_answer_threshold": lambda value: (

@@ -311,8 +311,10 @@ class AnswerQuestion:
         has_types = engine.config.has_segments
         items = [Item(w.input_ids.tolist(), w.offset if has_types else -1) for _, own, _ in prepared for w in own]
         results = iter(compute_logits(engine, head, items))
+        candidates = engine.model.reading.get("n_best", TaskConfig.n_best)
         search = SpanSearch(
-            n_best=max(20, self.n_best),
+            n_best=max(candidates, self.n_best),
+            candidates=candidates,
             max_answer_tokens=self._setting(engine, "max_answer"),
             may_be_unanswerable=self._setting(engine, "may_be_unanswerable"),
             no_answer_threshold=self._setting(engine, "no_answer_threshold"),

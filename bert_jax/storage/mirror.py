@@ -29,6 +29,8 @@ from bert_jax.storage.paths import AnyPath, cache_directory, checked, is_remote
 EVERY = 30.0
 """Seconds between uploads of changes. If the machine is lost, at most the changes of this period are lost."""
 MIRRORS, OUTPUTS = "mirrors", "outputs"
+_INCOMPLETE = ".incomplete-"
+"""The beginning of the names of directories below OUTPUTS in which a command is writing, or was when it was killed."""
 
 log = logging.getLogger(__name__)
 
@@ -153,10 +155,10 @@ class Mirror(contextlib.AbstractContextManager["Mirror"]):
                 return
             marks = [name for name in changed if name in self._last]
             try:
-                if len(marks) < len(changed):  # otherwise, a reader could find an old mark with files of two versions
-                    for name in marks:
-                        self._known.pop(name, None)
+                if len(marks) < len(changed) and marks:  # otherwise, a reader could find an old mark with files of two versions
+                    for name in {*marks}.intersection(self.listed()):  # an account may be allowed to create, but not to remove
                         remove(f"{self.remote}/{name}")
+                        self._known.pop(name, None)
                 for name in sorted({*changed, *gone}, key=lambda name: (name in self._last, name in gone, name)):
                     if name in gone:
                         remove(f"{self.remote}/{name}")
@@ -291,11 +293,12 @@ def uploaded_file(output: str | None, name: str) -> Iterator[str | None]:
     place = cache_directory() / OUTPUTS
     with _cache_errors(place):
         place.mkdir(parents=True, exist_ok=True)
-        made = tempfile.mkdtemp(dir=place)
+        made = tempfile.mkdtemp(prefix=_INCOMPLETE, dir=place)
     with contextlib.ExitStack() as incomplete:
         incomplete.callback(remove_tree, made)
         yield f"{made}/{last}"
         incomplete.pop_all()
+    made = str(pathlib.Path(made).rename(place / pathlib.Path(made).name.removeprefix(_INCOMPLETE)))
     try:
         for file in sorted(path for path in pathlib.Path(made).rglob("*") if path.is_file()):
             upload(file, f"{above}/{file.relative_to(made).as_posix()}")

@@ -78,8 +78,8 @@ def set_up() -> None:
     if os.environ.get("STORAGE_EMULATOR_HOST"):
         settings["token"] = "anon"
         os.environ.setdefault("GOOGLE_AUTH_TOKEN_FOR_TESTING", "emulator")  # TensorStore then does not look for other credentials
-    elif "https" in urllib.request.getproxies():  # aiohttp otherwise ignores HTTPS_PROXY and NO_PROXY
-        settings["session_kwargs"] = {"trust_env": True}
+    elif (proxy := urllib.request.getproxies().get("https")) and not urllib.request.proxy_bypass("storage.googleapis.com"):
+        settings["session_kwargs"] = {"proxy": proxy}  # aiohttp could read it, but would also take passwords from ~/.netrc
     for protocol in ("gs", "gcs"):
         fsspec.config.conf[protocol] = settings
     for name in ("gcsfs", "google.auth", "asyncio", "fsspec"):

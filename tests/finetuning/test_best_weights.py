@@ -173,8 +173,8 @@ def test_the_settings_with_which_texts_were_read_are_recorded():
     choices = TaskConfig(own=OwnDataConfig(first_choice=1))
     assert text_settings(choices, "own/choice", ChoiceHead()) == {"columns": {}, "reading": {"first_choice": 1}}
     assert text_settings(config, "own/sequence", HEAD) == {"columns": {}, "reading": of_table}
-    config = TaskConfig(length=64, doc_stride=9, max_question=8, max_answer=7)
-    of_answers = {"length": 64, "doc_stride": 9, "max_question": 8, "max_answer": 7}
+    config = TaskConfig(length=64, doc_stride=9, max_question=8, max_answer=7, n_best=5)
+    of_answers = {"length": 64, "doc_stride": 9, "max_question": 8, "max_answer": 7, "n_best": 5}
     assert text_settings(config, "squad/v1.1", SpanHead()) == {"columns": {}, "reading": of_answers}
     of_answers |= {"may_be_unanswerable": True, "no_answer_threshold": -1.5}
     assert text_settings(config, "squad/v2.0", SpanHead(), unanswerable=True, threshold=-1.5)["reading"] == of_answers

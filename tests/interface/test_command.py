@@ -205,6 +205,7 @@ def test_an_error_that_nobody_reads_keeps_its_status(tmp_path):
         (lambda: pathlib.Path("/dev/null/x").read_text(), "error: Not a directory: /dev/null/x; give an existing path"),
         (lambda: pathlib.Path("x" * 300).read_text(), "error: File name too long: xxx"),
         (lambda: done(PermissionError(13, "Permission denied", b"secret")), "error: Permission denied: secret; change its perm"),
+        (lambda: done(BlockingIOError(11, "write could not complete", 9)), "error: write could not complete; standard out"),
         (lambda: done(OSError(5, "Input/output error")), "error: Input/output error; the disk or the network file system failed"),
     ],
 )

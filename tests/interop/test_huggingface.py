@@ -270,7 +270,7 @@ def test_training_on_pairs_is_recorded_with_its_head_only(vocabulary, tmp_path):
 def test_text_columns_are_recorded_with_their_head_only(vocabulary, tmp_path):
     model = make_labelled_model(vocabulary, make_head("sequence", labels=("a", "b")), num_layers=1)
     columns = {"text": "review", "choices": ["x", "y"]}
-    reading = {"separator": "|", "quotes": False, "sentence": "n", "first_choice": 1, "max_question": 9}
+    reading = {"separator": "|", "quotes": False, "sentence": "n", "first_choice": 1, "max_question": 9, "n_best": 5}
     reading |= {"length": 8, "doc_stride": 7, "max_answer": 6, "may_be_unanswerable": True, "no_answer_threshold": -1.5}
     export_model(tmp_path / "m", dataclasses.replace(model, columns=columns, reading=reading))
     assert (import_model(tmp_path / "m").columns, import_model(tmp_path / "m").reading) == (columns, reading)

@@ -12,6 +12,7 @@ import os
 import pathlib
 import shutil
 import subprocess
+from array import array
 from collections.abc import Iterator
 from typing import Any
 
@@ -20,6 +21,7 @@ import numpy as np
 import pytest
 from flax.traverse_util import flatten_dict, unflatten_dict
 
+from bert_jax.data.tokenizers.json_tokenizer import BEGINS
 from bert_jax.data.tokenizers.tokenizer import Tokenizer, load_tokenizer
 from bert_jax.data.tokenizers.vocabulary_training import train_bpe, train_sentencepiece
 from bert_jax.errors import UserError
@@ -355,9 +357,9 @@ def test_transformers_loads_a_trained_vocabulary_as_a_fast_tokenizer(peer, tmp_p
     for text, ids, words, decoded in zip(asked, found["sources"], found["words"], found["decoded"], strict=True):
         assert ids == [tokenizer.cls_id, *tokenizer.encode_with_specials(text), tokenizer.sep_id], text
         assert decoded == text
-        _, _, continues = tokenizer.encode_with_words(text)
-        inner = words[1:-1]
-        assert (~continues).tolist() == [i == 0 or inner[i] != inner[i - 1] for i in range(len(inner))], text
+        marked, inner = array("I"), words[1:-1]
+        tokenizer.append(text, marked)
+        assert [bool(i & BEGINS) for i in marked] == [i == 0 or inner[i] != inner[i - 1] for i in range(len(inner))], text
 
 
 @pytest.mark.parametrize("separate", [False, True])

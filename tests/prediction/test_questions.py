@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
 
 import pytest
@@ -76,6 +77,17 @@ def test_no_answer_wins_if_its_margin_exceeds_the_threshold(labelled):
     assert all(answer["answer"] for answer in predictor.answer(asked))
     shown = AnswerQuestion().as_text(predictor.answer(asked[:1], may_be_unanswerable=True, no_answer_threshold=-1e4)[0])
     assert shown.endswith("(no answer)")
+
+
+def test_as_many_starts_and_ends_are_candidates_as_in_training(labelled, monkeypatch: pytest.MonkeyPatch):
+    model, predictor = labelled(SPAN)
+    question, context = next(asked for asked in questions(30) if len(asked[1].split()) == 3)
+    (by_default,) = predictor.answer([(question, context)], n_best=4)
+    monkeypatch.setattr(predictor.engine, "model", dataclasses.replace(predictor.engine.model, reading={"n_best": 1}))
+    (answer,) = predictor.answer([(question, context)], n_best=4)
+    _, wanted = unpacked_answer(model, question, context, 128, candidates=1)
+    assert [span["answer"] for span in answer["n_best"]] == [span.text for span in wanted.spans[:4]]
+    assert len(answer["n_best"]) < len(by_default["n_best"])
 
 
 def test_the_length_of_an_answer_is_limited(labelled):

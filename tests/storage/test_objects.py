@@ -114,7 +114,7 @@ def test_only_an_emulator_needs_no_credentials_and_no_proxy(emulator: Emulator, 
             for protocol in ("gs", "gcs"):
                 settings = fsspec.config.conf[protocol]
                 assert settings.get("token") == ("anon" if there else None), name
-                assert settings.get("session_kwargs") == ({"trust_env": True} if proxy and not there else None), name
+                assert settings.get("session_kwargs") == ({"proxy": "http://proxy:8080"} if proxy and not there else None), name
                 assert settings["use_listings_cache"] is False, "other processes write too"
                 assert (settings["requests_timeout"].sock_connect, settings["requests_timeout"].sock_read) == (20, 120)
             assert ("GOOGLE_AUTH_TOKEN_FOR_TESTING" in os.environ) is there, name

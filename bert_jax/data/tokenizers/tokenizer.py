@@ -288,16 +288,6 @@ class Tokenizer:
             offsets += [(at + start, at + end) for start, end in spans]
         return ids, offsets
 
-    def encode_with_words(self, text: str) -> tuple[list[int], list[tuple[int, int]], np.ndarray]:
-        """Returns the ids and character ranges of `encode_with_offsets`, and whether each id continues the word of the previous
-        id."""
-        if isinstance(self._model, JsonTokenizer):
-            hidden = self._roles if self._has_added(text) else None
-            ids, offsets, begins = self._model.encode_with_words(text, hidden)
-            return ids, offsets, ~np.array(begins, bool)
-        ids, offsets = self.encode_with_offsets(text)
-        return ids, offsets, self.continuation_table[np.array(ids, np.int64)]
-
     def encode_words(self, words: Sequence[str]) -> tuple[list[int], list[int], list[int]]:
         """Encodes text that is split into words. Returns (ids, the index in `ids` of each word's first piece, the number of
         pieces of each word).

@@ -60,7 +60,7 @@ def expected(corpus: Corpus, tokenizer: Tokenizer) -> np.ndarray:
             for a, b in itertools.pairwise(corpus.sentence_offsets[first : last + 1].tolist())
         ]
         assert all(sentence.startswith(" ") == (n > 0) for n, sentence in enumerate(sentences)), "as in running text"
-        found += [~tokenizer.encode_with_words(sentence)[2] for sentence in sentences]
+        found += [np.array(tokenizer._model.encode_with_words(sentence)[2]) for sentence in sentences]
     return np.concatenate(found)
 
 

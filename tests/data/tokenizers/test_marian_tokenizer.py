@@ -81,7 +81,8 @@ def test_a_language_code_is_a_word_of_its_own(tokenizer: Tokenizer):
         text = f"{code} The object, a list."
         words = [text[start:end] for start, end in tokenizer.word_spans(text)]
         assert words == [*filter(None, [code]), "The", "object,", "a", "list."]
-    ids, _, continues = tokenizer.encode_with_words("The object, a list.")
+    ids = tokenizer.encode("The object, a list.")
+    continues = tokenizer.continuation_table[ids]
     assert continues.tolist() == [not tokenizer.pieces[i].startswith("\u2581") and i not in tokenizer.special_ids for i in ids]
     assert continues.any()
 

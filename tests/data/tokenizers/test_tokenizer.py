@@ -133,12 +133,11 @@ def test_added_tokens_are_recognised_in_every_text():
     added, text = tokenizer.size - 1, "ab[E1]b [MASK][E1]"
     appended = array("I")
     tokenizer.append(text, appended)
-    ids, offsets, continues = tokenizer.encode_with_words(text)
+    ids, offsets = tokenizer.encode_with_offsets(text)
     assert tokenizer.tokens(ids) == ["a", "##b", "[E1]", "b", "[", "mask", "]", "[E1]"]
     assert ids == tokenizer.encode(text) == appended.tolist()
-    assert (ids, offsets) == tokenizer.encode_with_offsets(text)
     assert [text[start:end] for start, end in offsets] == ["a", "b", "[E1]", "b", "[", "MASK", "]", "[E1]"]
-    assert continues.tolist() == [False, True, *[False] * 6]
+    assert tokenizer.continuation_table[ids].tolist() == [False, True, *[False] * 6]
     assert [text[start:end] for start, end in tokenizer.word_spans(text)] == ["ab", "[E1]", "b", "[", "MASK", "]", "[E1]"]
     assert tokenizer.encode_words(["ab", "[E1]"]) == ([*ids[:2], added], [0, 2], [2, 1])
     assert tokenizer.encode_with_specials(text) == [*ids[:4], tokenizer.mask_id, added]
@@ -149,10 +148,10 @@ def test_an_added_token_begins_a_word_of_sentencepiece():
     assert "e" in trained.pieces
     tokenizer = Tokenizer(trained._model, specials=trained.specials, added=("e",))
     text = "it was the houses"
-    ids, offsets, continues = tokenizer.encode_with_words(text)
+    ids, offsets = tokenizer.encode_with_offsets(text)
     found = [i for i, token in enumerate(ids) if tokenizer.pieces[token] == "e"]
     assert [offsets[i] for i in found] == [(9, 10), (15, 16)]
-    assert not continues[found].any()
+    assert not tokenizer.continuation_table[ids][found].any()
     assert {(9, 10), (15, 16)} <= {*tokenizer.word_spans(text)}
     assert "".join(text[start:end] for start, end in offsets) == text.replace(" ", "")
 
