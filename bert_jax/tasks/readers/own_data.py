@@ -30,8 +30,8 @@ answer, and there is no column `is_impossible`, the answers are unknown.
 
 For token heads, a file may also be in the CoNLL format, with a word and its tag on each line, an empty line after each
 sentence, and no column names. If the word is not in the first column, or its tag not in the last, `columns` names all columns;
-a test file may end before the column of the tags. Files in CoNLL-U are read too. Their tags are in the column upos, or in xpos
-if labels=xpos."""
+a dev or test file may have more or fewer, and a test file may end before the column of the tags. Files in CoNLL-U are read
+too. Their tags are in the column upos, or in xpos if labels=xpos."""
 
 from __future__ import annotations
 
@@ -946,10 +946,11 @@ def _column_file(config: OwnDataConfig, path: pathlib.Path, split: str, say: Say
     word: int = 0
     tag: int | None = -1
     if config.document and config.document not in config.columns:
-        example = _example_columns([config.document, "words", "labels"], conll_width(path))
+        named, width = (config.document, config.words, config.labels), conll_width(path)
+        remedy = f"name all columns in their order, such as columns={_example_columns(named, width)}, or "
         raise UserError(
-            f"{path}: no column is named {config.document!r} (task.own.document); name all columns in their order, such as "
-            f"columns={example}, or remove this setting if lines -DOCSTART- begin the documents"
+            f"{path}: no column is named {config.document!r} (task.own.document); {remedy if width >= len(named) else ''}"
+            "remove this setting if lines -DOCSTART- begin the documents"
         )
     if config.columns:
         if config.words not in config.columns:
@@ -973,11 +974,13 @@ def _column_file(config: OwnDataConfig, path: pathlib.Path, split: str, say: Say
         raise UserError(
             f"{path} has only one column; write a word and its tag on each line, separated by a TAB or spaces (not by a comma)"
         )
-    if config.columns and width != len(config.columns) and not only_first:
-        remedy = f", such as columns={_example_columns(config.columns, width)}" if width > len(config.columns) else ""
+    fits = width == len(config.columns) if split == "train" else max(word, tag or 0, document or 0) < width
+    if config.columns and not fits:  # a dev or test file may have more columns or fewer, such as notes
+        example = f", such as columns={_example_columns(config.columns, width)}" if width > len(config.columns) else ""
+        remedy = f"name all columns in their order{example}" if split == "train" else "give a file with these columns"
         raise UserError(
-            f"{path} has {counted(width, 'column')}, but columns=[{','.join(config.columns)}] names {len(config.columns)}; name "
-            f"all columns in their order{remedy}"
+            f"{path} has {counted(width, 'column')}, but columns=[{','.join(config.columns)}] names {len(config.columns)}; "
+            f"{remedy}"
         )
     found = read_conll(path, word=word, tag=tag, document=document, say=say)
     first = found[0]
@@ -988,16 +991,20 @@ def _column_file(config: OwnDataConfig, path: pathlib.Path, split: str, say: Say
     if not config.columns and (fault := column_instead_of_words(found, width)):
         has, columns = fault
         conllu = "if it is CoNLL-U, give it a name that ends in .conllu, or " if width == len(CONLLU_COLUMNS) else ""
-        example = _example_columns(columns, width)
-        raise UserError(f"{path}: {has}; {conllu}name all columns in their order, such as columns={example}")
+        example = _example_columns([{"words": config.words, "labels": config.labels}.get(name, name) for name in columns], width)
+        remedy = f"name all columns in their order, such as columns={example}"
+        if split != "test" and width < 3:
+            remedy = "write a word and its tag on each line"
+        raise UserError(f"{path}: {has}; {conllu}{remedy}")
     return _placed(path, found)
 
 
 def _example_columns(names: Sequence[str], width: int) -> str:
-    """Returns a setting `columns` with these names for a file with `width` columns. Further columns are called x, and come before
-    the last one. If there are too many names, those after the first are left out, but not the last two."""
+    """Returns a setting `columns` with these names for a file with `width` columns. Further columns get the names x, x2, ...
+    that are not used yet, and come before the last one. If there are too many names, those after the first are left out, but
+    not the last two."""
     names = [*names[:1], *names[len(names) - max(2, width - 1) :]] if width < len(names) else names
-    others = ["x", *(f"x{i}" for i in range(2, width))]
+    others = [name for name in ("x", *(f"x{i}" for i in range(2, 2 * width + 1))) if name not in names]
     return f"[{','.join([*names[:-1], *others[: width - len(names)], names[-1]])}]"
 
 

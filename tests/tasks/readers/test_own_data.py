@@ -476,6 +476,10 @@ def test_sentences_of_one_word_give_a_warning(tmp_path: pathlib.Path):
             r"a\.conll has 4 columns, but columns=\[n,words,labels\] names 3; name all columns .*=\[n,words,x,labels\]",
         ),
         ("a.conll", ["a N O O"], {"columns": ("words", "labels")}, r"has 4 columns, but .* names 2; .*=\[words,x,x2,labels\]"),
+        ("a.conll", ["a N O O"], {"columns": ("x", "words", "labels")}, r"has 4 columns, .* names 3; .*=\[x,words,x2,labels\]$"),
+        ("a.conll", ["a O N O"], {"columns": ("words", "labels", "x")}, r"has 4 columns, .* names 3; .*=\[words,labels,x2,x\]$"),
+        ("a.conll", ["1 a", "2 b"], {}, "the first column has word numbers, not words; write a word and its tag on each line$"),
+        ("a.conll", ["1 a O", "2 b O"], {"words": "w"}, r"the first column has word numbers, .*columns=\[n,w,labels\]$"),
         ("a.conll", ["d 0 0 a X", "d 0 1 b Y", "", "d 0 0 c X"], {}, r"it is 'd' in every .*=\[document,part,n,words,labels\]"),
         ("a.conll", ["d 0 a X", "d 1 b Y", "", "e 0 c X", "e 1 d Y"], {}, r"it is 'd' in every .*=\[document,n,words,labels\]"),
         ("a.csv", ["words,labels", '"a,b","O,X"', '"a,b,c","O,X,O"'], {}, "have ',' inside a single word .*; set separator=','"),
@@ -496,6 +500,8 @@ def test_sentences_of_one_word_give_a_warning(tmp_path: pathlib.Path):
         ("a.conll", ["a O"], {"columns": ("words", "tag")}, r"columns=\('words', 'tag'\) does not name 'labels'"),
         ("a.csv", ["n,words,labels", "1,a,O"], {"sentence": "m"}, "no column 'm'"),
         ("a.conll", ["d a O"], {"document": "d"}, r"no column is named 'd' .*; name .* columns=\[d,words,labels\], or"),
+        ("a.conll", ["a O"], {"document": "d"}, "no column is named 'd' .task.own.document.; remove this setting if lines"),
+        ("a.conll", ["d a O"], {"document": "d", "words": "w"}, r"no column is named 'd' .* columns=\[d,w,labels\], or"),
         ("a.conll", ["a O"], {"columns": ("words", "labels", "d"), "document": "d"}, "has 2 columns, but .* names 3"),
         ("a.conllu", ["1\ta" + "\t_" * 8], {"document": "d"}, "has no column 'd', since a line '# newdoc' begins a document; r"),
         ("a.jsonl", ['{"text": "a b", "entities": [[0, 1, "X"]]}'], {}, "but entities with the offsets of their characters"),
@@ -584,10 +590,24 @@ def test_a_test_file_may_lack_the_tags_if_the_columns_are_named(tmp_path: pathli
     config = dataclasses.replace(config, columns=columns)
     assert load_own_data(config, "token").test == [WordsExample("0", ("a",), None, 0)]
     unnamed = put(tmp_path / "c.conll", "1")
-    with pytest.raises(UserError, match=r"c\.conll has 1 column, but columns=\[n,words,pos,labels\] names 4"):
+    message = r"c\.conll has 1 column, but columns=\[n,words,pos,labels\] names 4; give a file with these columns"
+    with pytest.raises(UserError, match=message):
         load_own_data(dataclasses.replace(config, test=unnamed), "token")
-    with pytest.raises(UserError, match=r"train\.conll has 4 columns, but columns=\[n,words\] names 2"):
-        read_own_data(dataclasses.replace(config, test=config.train, columns=columns[:2]), "token", "test")
+
+
+@pytest.mark.parametrize(
+    ("columns", "train", "other"),
+    [("words,labels", "a O", "b O note"), ("words,labels,x", "a O note", "b O"), ("words,labels,x", "a O y", "b O y z")],
+)
+def test_dev_and_test_files_may_have_more_or_fewer_columns_than_are_named(
+    tmp_path: pathlib.Path, columns: str, train: str, other: str
+):
+    path = put(tmp_path / "b.conll", other)
+    config = OwnDataConfig(train=put(tmp_path / "a.conll", train), dev=path, test=path, columns=tuple(columns.split(",")))
+    data = load_own_data(config, "token")
+    assert data.dev == data.test == [WordsExample("0", ("b",), ("O",), 0)]
+    with pytest.raises(UserError, match=r"b\.conll has . columns, but columns="):
+        load_own_data(dataclasses.replace(config, train=path), "token")
 
 
 def test_rows_with_empty_lines_between_them_stay_sentences(tmp_path: pathlib.Path):
