@@ -35,6 +35,7 @@ too. Their tags are in the column upos, or in xpos if labels=xpos."""
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 import os
@@ -135,7 +136,7 @@ def load_own_data(config: OwnDataConfig, kind: str, *, say: Say = note) -> OwnDa
     Raises UserError for invalid files, and for a label that is not in `label_names`. If `label_names` is empty, the labels must
     be in the training file. The error names the file and the line."""
     named = FORMATS[kind].has_labels(config)
-    names = tuple(map(label_text, config.label_names)) if named else ()
+    names = _label_texts(config.label_names) if named else ()
     if len(set(names)) < len(names):
         raise UserError(f"task.own.label_names={config.label_names} names a label twice; name each label once")
     examples: dict[str, list[Example]] = {split: [] for split in SPLITS}
@@ -597,7 +598,7 @@ def _read_vectors(
     for two labels, and some row has another number of labels, all lists are left as indices. If all rows fit both, they are
     read as 0s and 1s, with a warning. If there are lists of numbers, `path` is then added to `vectors`. Raises UserError if rows
     of both kinds occur."""
-    names = tuple(map(label_text, config.label_names))
+    names = _label_texts(config.label_names)
     if set(names) & set(_FLAGS):
         return found
     lists = [(place, e.label) for place, e in found if isinstance(e, TextExample) and isinstance(e.label, tuple)]
@@ -720,8 +721,14 @@ def _value(config: OwnDataConfig, row: Row, optional: bool) -> float | None:
     return None if text is None else parse_number(row.location, config.label, text, -LARGEST, LARGEST)
 
 
+@functools.lru_cache(maxsize=8)
+def _label_texts(names: tuple[str, ...]) -> tuple[str, ...]:
+    """Returns `label_text` of all names. The result is kept, since every row needs it."""
+    return tuple(map(label_text, names))
+
+
 def _several_labels(config: OwnDataConfig, row: Row, optional: bool) -> tuple[str, ...] | None:
-    name, names = config.label, tuple(map(label_text, config.label_names))
+    name, names = config.label, _label_texts(config.label_names)
     if name not in row.values:
         return _flagged_columns(config, row, optional)
     # An empty cell means that no label applies. The labels are unknown only if the column is missing or has nulls.
@@ -778,7 +785,8 @@ def _require_separator(config: OwnDataConfig, row: Row, name: str) -> None:
     if config.separator is not None or not row.has_cells or begins[:1] == "[" or begins in ("('", '("', "{'", '{"'):
         return
     items = split_words(value)
-    if set(map(label_text, items)) <= set(map(label_text, config.label_names)):
+    names = _label_texts(config.label_names)
+    if all(label_text(item) in names for item in items):
         return
     if "\n" in value.strip() and re.search(r"\S[ \t]+\S", value):
         raise row.location.error(

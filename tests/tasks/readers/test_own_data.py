@@ -20,6 +20,7 @@ import pytest
 from bert_jax.errors import UserError
 from bert_jax.tasks.config import OwnDataConfig
 from bert_jax.tasks.examples import ChoiceExample, QuestionExample, TextExample, WordsExample
+from bert_jax.tasks.readers import own_data
 from bert_jax.tasks.readers.own_data import load_own_data, read_own_data, text_columns
 from tests.compressed import PACK, compressed
 
@@ -732,6 +733,14 @@ def test_choices_may_be_a_list_written_in_a_cell(tmp_path: pathlib.Path):
 def test_multi_label_targets_are_names_numbers_or_zeros_and_ones(tmp_path: pathlib.Path, rows: list[str]):
     path = put(tmp_path / "a.csv", *rows)
     assert labels_of(path, problem="multi_label", label_names=("x", "y", "z")) == [("x", "z"), ()]
+
+
+def test_many_names_of_labels_are_not_normalised_for_each_row(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+    names, calls = tuple(f"name{i}" for i in range(100)), []
+    monkeypatch.setattr(own_data, "label_text", lambda name: calls.append(name) or name)
+    path = put(tmp_path / "a.csv", "text,label", *["a,name1 name7"] * 20)
+    assert labels_of(path, problem="multi_label", label_names=names) == [("name1", "name7")] * 20
+    assert len(calls) <= 200
 
 
 @pytest.mark.parametrize(
