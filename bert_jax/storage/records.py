@@ -205,8 +205,9 @@ def table_rows(
 ) -> Iterator[TableRow]:
     """Yields the rows of a table. A blank line is a row without cells. If `quotes` is true, a cell in double quotes may contain
     delimiters and line ends. Otherwise, quotes are ordinary characters. `spaced` is the result of `has_spaces`. Raises
-    UserError if quotes are not balanced. However, if `keep_going` is set and a text follows the closing quote, the row has a
-    problem and no cells, and the next line starts a new row."""
+    UserError if quotes are not balanced. However, if `keep_going` is set and a text follows the closing quote in a row of one
+    line, the row has a problem and no cells, and the next line starts a new row. In a row of several lines, an earlier quote may
+    be the wrong one, so the place where the next row starts is not known."""
     if not quotes:
         for line in lines:
             is_whole = line.number == 1 and "\n" not in line.text  # the text is then the whole file, whose lines end in CR
@@ -238,10 +239,9 @@ def table_rows(
             row = next(rows, None)
         except csv.Error as error:
             remedy = f"are not balanced ({error}); double every quote inside quotes"
-            if not keep_going or "expected after" not in str(error):  # the other errors concern all later rows
+            if not keep_going or first != last or "expected after" not in str(error):  # other errors concern all later rows
                 raise Location(path, first).error(f"the quotes in this row {remedy}") from error
-            end = f", which ends in line {last}," if last > first else ""
-            yield TableRow(Location(path, first), [], size, f"the quotes in this row{end} {remedy}")
+            yield TableRow(Location(path, first), [], size, f"the quotes in this row {remedy}")
             rows = csv.reader(texts, delimiter=delimiter, strict=True, skipinitialspace=spaced)
             continue
         if row is None:

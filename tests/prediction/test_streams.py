@@ -625,12 +625,23 @@ def test_a_parquet_file_is_recognised_by_its_content(tmp_path):
 
 
 def test_a_row_with_unbalanced_quotes_is_one_problem(tmp_path):
-    content = 'text,label\na,1\n"b" c,2\nd,3\n"e\nf,"4"\n"g ""h""",5\n'
+    content = 'text,label\na,1\n"b" c,2\nd,3\n"g ""h""",5\n'
     records = read_any(tmp_path / "t.csv", content)
-    assert [(r.number, r.values.get("text")) for r in records] == [(2, "a"), (3, None), (4, "d"), (5, None), (7, 'g "h"')]
-    one, two = (f"the quotes in this row{end} are not balanced" for end in ("", ", which ends in line 6,"))
-    assert [r.problem and r.problem.partition(" (")[0] for r in records] == [None, one, None, two, None]
+    assert [(r.number, r.values.get("text")) for r in records] == [(2, "a"), (3, None), (4, "d"), (5, 'g "h"')]
+    problem = "the quotes in this row are not balanced"
+    assert [r.problem and r.problem.partition(" (")[0] for r in records] == [None, problem, None, None]
     assert sum(r.size for r in records) == len(content) - len("text,label\n")
+
+
+@pytest.mark.parametrize("rows", ['"b,2\nc,3\n"x\ny",5\nd,6\n', '"e\nf,"4"\ng,5\n'])
+def test_nothing_after_unbalanced_quotes_over_several_lines_is_read(tmp_path, rows):
+    """The row could start in the wrong line, so that the next row would start inside a cell."""
+    path = tmp_path / "t.csv"
+    path.write_text(f"text,label\na,1\n{rows}")
+    records = iter(read_texts([], str(path), TEXT))
+    assert next(records).values["text"] == "a"
+    with pytest.raises(UserError, match=r"t\.csv, line 3: the quotes in this row are not balanced"):
+        next(records)
 
 
 @pytest.mark.parametrize(
