@@ -363,6 +363,10 @@ def _span(span: Span) -> JsonObject:
     return {"answer": span.text, **place, "probability": span.probability, "score": span.score}
 
 
+_LONG_WORD = 4
+"""A choice with this many letters is not a name of one kind with a single letter."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Choose:
     """Chooses the best of several continuations of a prompt. Compares the logits of the (prompt, choice) pairs (paper section
@@ -384,11 +388,12 @@ class Choose:
 
     def label_in_line(self, engine: Engine, values: JsonObject) -> str | None:
         """Returns a message if the last choice of a line seems to be the index or the letter of the correct choice. Otherwise
-        returns None."""
+        returns None. A letter may be a choice if all choices are short, such as B6, B12 and A."""
         *others, last = map(str.strip, values["choices"])
         is_number = _is_number(last) and not any(map(_is_number, others))
         letters = {*ascii_uppercase[: len(others)], *ascii_lowercase[1 : len(others)]}  # "a" may be a choice, like "an" and "the"
-        is_letter = last in letters and all(len(other) > 1 or not other.isalpha() for other in others)
+        is_long = any(len(other.split()) > 1 or sum(map(str.isalpha, other)) >= _LONG_WORD for other in others)
+        is_letter = last in letters and is_long and all(len(other) > 1 or not other.isalpha() for other in others)
         return _seems_a_label(last, "choices", "prompt") if others and (is_number or is_letter) else None
 
     def answer(self, engine: Engine, prepared: Sequence[tuple[JsonObject, list[Item]]]) -> list[JsonObject]:
