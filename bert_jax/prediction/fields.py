@@ -33,6 +33,7 @@ from bert_jax.storage.records import (
     table_rows,
     without_bom,
 )
+from bert_jax.tasks.readers.conll import begins_document
 from bert_jax.tasks.readers.own_rows import (
     CHOICES_OBJECT,
     COLUMNS_REMEDY,
@@ -187,15 +188,16 @@ class FileReader:
     def _word_columns(self, file: IO[bytes]) -> int:
         """Returns the number of columns if the first lines of a file have a word each, with empty lines between sentences, as in
         a CoNLL file without tags. Returns 0 for other files. If the only column is mostly long, or ends with a sentence mark,
-        lines are sentences without spaces, as in Chinese or Thai. Several columns are separated by TABs, or a column of them has
-        no small letters, as tags and numbers."""
+        lines are sentences without spaces, as in Chinese or Thai. Several columns may also be sentences with equally many words,
+        so one column must have tags or numbers (`_has_annotation`). If the field is a text, TABs between all columns suffice. If
+        it is a list of words, they do not, since they may separate the words of a sentence."""
         head: bytes = file.peek(_WORD_LINES)[:_WORD_LINES] if hasattr(file, "peek") else b""
         lines = [line.strip() for line in head.decode("utf-8", "ignore").strip().split("\n")]
         rows = [line.split() for line in lines]
         if max(map(len, rows)) > 1:
             if len(head) == _WORD_LINES:  # the last line may be incomplete
                 del rows[-1], lines[-1]
-            kept = [i for i, line in enumerate(lines) if not line.startswith(("# ", "-DOCSTART-"))]
+            kept = [i for i, line in enumerate(lines) if not (line.startswith("# ") or begins_document(line))]
             lines, rows = [lines[i] for i in kept], [rows[i] for i in kept]
         counts = [len(row) for row in rows]
         width = max(counts, default=0)
@@ -204,11 +206,9 @@ class FileReader:
         if width == 1:
             short_lines = sum(0 < len(line) <= _LONGEST_WORD and not line.endswith(_SENTENCE_MARKS) for line in lines)
             return int(2 * short_lines > sum(counts))
-        columns = zip(*filter(None, rows), strict=True)
-        capital = sum(all(cell.isascii() and cell == cell.upper() for cell in column) for column in columns)
-        has_tabs = all(line.count("\t") == width - 1 for line in filter(None, lines))
+        has_tabs = not self.fields[0].words and all(line.count("\t") == width - 1 for line in filter(None, lines))
         is_other = lines[0].startswith(("{", "[")) or self._found_columns(_cells(lines[0], "\t"))[1] is None
-        return width if (has_tabs or 0 < capital < width) and not is_other else 0
+        return width if (has_tabs or _has_annotation(rows)) and not is_other else 0
 
     # Lines of text or of JSON
 
@@ -551,6 +551,21 @@ def _is_json(value: Any) -> bool:
     except (TypeError, ValueError):
         return False
     return True
+
+
+def _has_annotation(rows: Sequence[Sequence[str]]) -> bool:
+    """Returns whether a column of the lines of words has tags or the numbers of words. `rows` has the cells of each line, and is
+    empty between sentences. The numbers of each sentence start at 0 or 1. Tags have no small letters, unlike other columns, and
+    differ. They are not in the first column, which sentences may begin with."""
+    sentences = [list(zip(*lines, strict=True)) for is_filled, lines in itertools.groupby(rows, bool) if is_filled]
+    columns = [list(itertools.chain(*parts)) for parts in zip(*sentences, strict=True)]
+    for first, k in itertools.product((0, 1), range(len(columns))):
+        if all([*cells[k]] == [str(first + i) for i in range(len(cells[k]))] for cells in sentences):
+            return True
+    capital = [all(cell.isascii() and cell == cell.upper() for cell in column) for column in columns]
+    return not all(capital) and any(
+        capital[k] and len({*columns[k]}) > 1 and any(map(str.isalpha, "".join(columns[k]))) for k in range(1, len(columns))
+    )
 
 
 def _decoded(line: bytes) -> tuple[str, str | None]:

@@ -526,6 +526,16 @@ def test_lines_with_several_questions_are_refused_in_one_sentence(tmp_path):
         ("a b\tc\nd e\tf\n\ng h\ti\n", False),
         ("New York\nLos Angeles\n\nSt. Louis\n", False),
         ("A B\nC D\n\nE F\n", False),
+        ("I saw her\nI met him\n\nI like it\n", False),
+        ("A robin flew\nA trout swam\n\nUS hammers fell\n", False),
+        ("No. 1 won\nNo. 2 lost\n\nNo. 3 drew\n", False),
+        ("2019 was good\n2020 was bad\n\n2021 was fine\n", False),
+        ("Ada slept .\nBob woke ?\n\nCy ran .\n", False),
+        ("so am I\nso is he\n\nso are we\n", False),
+        ("so am I\nso did I\n\nso was I\n", False),
+        ("1 a b\n2 c d\n\n3 e f\n", False),
+        ("a 0 b\nc 1 d\n\ne 0 f\n", True),
+        ("-docstart- -x- o\n\nAda NNP\nslept VBD\n\nBob NNP\n", True),
     ],
 )
 def test_a_word_on_each_line_is_refused_if_every_word_has_its_own_answer(tmp_path, content, has_words):
@@ -533,6 +543,22 @@ def test_a_word_on_each_line_is_refused_if_every_word_has_its_own_answer(tmp_pat
     with pytest.raises(UserError, match="has a word on each line") if has_words else contextlib.nullcontext():
         assert [record.values["text"] for record in read_any(tmp_path / "t.txt", content, sentences)] == list(filter(None, lines))
     assert len(read_any(tmp_path / "t.txt", content, TEXT)) == len(list(filter(None, lines)))
+
+
+@pytest.mark.parametrize(
+    ("content", "is_column"),
+    [
+        ("Ada\tslept\nBob\twoke\n\nCy\tran\n", False),
+        ("Ada slept .\nBob woke .\n\nCy ran .\n", False),
+        ("Ada\tslept\t.\nBob\twoke\t.\n\nCy\tran\t.\n", False),
+        ("Ada\tNNP\nslept\tVBD\n\nBob\tNNP\n", True),
+        ("1\tada\n2\tslept\n\n1\tbob\n", True),
+    ],
+)
+def test_tabs_between_listed_words_are_no_columns_of_annotations(tmp_path, content, is_column):
+    fields, sentences = (Field("words", many=True, words=True, sentence=True),), filter(None, content.split("\n"))
+    with pytest.raises(UserError, match="has a word on each line in 2 columns") if is_column else contextlib.nullcontext():
+        assert [r.values["words"] for r in read_any(tmp_path / "t.txt", content, fields)] == [s.split() for s in sentences]
 
 
 def test_json_lines_and_tables_with_empty_lines_are_no_columns_of_words(tmp_path):
