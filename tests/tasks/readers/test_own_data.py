@@ -280,7 +280,7 @@ def test_choices_whose_label_is_unknown_are_refused(tmp_path: pathlib.Path, row:
     [
         ("a.jsonl", ['{"text": "a", "label": "b"}', "{torn"], "line 2: the line is not JSON"),
         ("a.jsonl", ["[1]"], r"line 1: \[1\] is not an object"),
-        ("a.jsonl", [{"text": 3, "label": "b"}], "line 1: text is 3, not a text"),
+        ("a.jsonl", [{"text": 3, "label": "b"}], "line 1: text is 3, not a text; correct the row"),
         ("a.jsonl", ['{"text": "a \\ud83d", "label": "b"}'], "line 1: 'text' has half a surrogate pair, which is not a"),
         ("a.jsonl", [{"text": "a", "label": None}], "line 1: label is null"),
         ("a.tsv", ["text\tlabel", "a\tb\tc"], r"line 2: the row has 3 columns, but there are 2 column names \(text, label\)"),
