@@ -1758,5 +1758,11 @@ EQUIVALENT: list[Equivalent] = [
         "model = JsonTokenizer(rust.to_str(pretty=False))",
         "only the line ends in tokenizer.json change",
     ),
+    Equivalent(
+        "bert_jax/prediction/engine.py",
+        "kinds[: model.tokenizer.size] = np.where(model.tokenizer.continuation_table, CONTINUATION, START)",
+        "kinds[: model.tokenizer.size] = np.where(CONTINUATION, model.tokenizer.continuation_table, START)",
+        "the table is 1 where a piece continues a word, and CONTINUATION is 1",
+    ),
 ]
 """Mistakes found by `run.py`, each with the reason why no test can detect it."""
