@@ -10,11 +10,13 @@ file raise exceptions later, these are reported as errors of the file (`python_f
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import importlib
 import inspect
 import pathlib
 import re
+import sys
 from collections.abc import Mapping
 from types import ModuleType
 from typing import Any, NotRequired, TypedDict
@@ -139,9 +141,23 @@ def by_content(value: str, key: str) -> str:
 def read_files_again() -> None:
     """Lets later calls read the user's files again. Every command calls this when it parses its flags. In between, a file keeps
     the content with which it was first read. A file with the same content is not executed again. In a notebook, call this
-    after an edit, before a new `Predictor` or `Analyser`."""
+    after an edit, before a new `Predictor` or `Analyser`.
+
+    If a file was edited, also clears the caches of this package's functions and of JAX, whose keys are names of the user's
+    functions."""
     _read.clear()
     _places.clear()
+    edited = [path for path, seen in _seen.items() if _state(path) not in (None, seen)]
+    for path in edited:
+        del _seen[path]
+    if not edited:
+        return
+    for module in [module for name, module in sys.modules.items() if name.partition(".")[0] == "bert_jax"]:
+        for one in vars(module).values():
+            if isinstance(one, functools._lru_cache_wrapper):
+                one.cache_clear()
+    if "jax" in sys.modules:
+        sys.modules["jax"].clear_caches()
 
 
 def _found(file: str, key: str) -> tuple[pathlib.Path, bytes, Mapping[pathlib.Path, bytes]]:
@@ -155,13 +171,26 @@ def _found(file: str, key: str) -> tuple[pathlib.Path, bytes, Mapping[pathlib.Pa
         path = _places[file]  # the file was removed after it was read
     _places[file] = path
     if path not in _read:
-        content = path.read_bytes()
-        _read[path] = content, imported_files(path, content)
+        state, content = _state(path), path.read_bytes()
+        imported = imported_files(path, content)
+        _read[path] = content, imported
+        _seen.update({path: state, **{one: _state(one) for one in imported}})
     return path, *_read[path]
+
+
+def _state(path: pathlib.Path) -> tuple[int, int, int] | None:
+    """Returns what changes when a file is edited, or None if it is not there."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_mtime_ns, found.st_size
 
 
 _read: dict[pathlib.Path, tuple[bytes, Mapping[pathlib.Path, bytes]]] = {}
 """The contents of the user's files that this command has read and of the files that they import, by path."""
+_seen: dict[pathlib.Path, tuple[int, int, int] | None] = {}
+"""The states of all files that this process has read, when they were read last."""
 _places: dict[str, pathlib.Path] = {}
 """FILE -> the absolute path of the file that it named last."""
 _loaded: dict[tuple[pathlib.Path, bytes, tuple[tuple[pathlib.Path, bytes], ...]], ModuleType] = {}

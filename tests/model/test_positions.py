@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import pathlib
 import runpy
@@ -16,6 +17,7 @@ import pytest
 
 from bert_jax.data import INPUTS
 from bert_jax.errors import UserError
+from bert_jax.interface.named import read_files_again
 from bert_jax.model import attention
 from bert_jax.model.bert import Bert, attention_weights
 from bert_jax.model.config import ModelConfig
@@ -189,3 +191,20 @@ def _weights_of_layer_0(params: Any, config: ModelConfig, x: np.ndarray, tokens:
                 scores[k] = product + 0.05 * (at[b, k] - at[b, q])
         found[b, h, q] = np.exp(scores - scores.max()) / np.exp(scores - scores.max()).sum()
     return found
+
+
+def test_an_edited_file_is_used_by_compiled_functions_once_files_are_read_again(tmp_path: pathlib.Path):
+    @functools.partial(jax.jit, static_argnames="config")
+    def added(x: jax.Array, config: ModelConfig) -> jax.Array:
+        return make_positions(config).embeddings(x, None)
+
+    text = "class Constant:\n    def embeddings(self, x, tokens): return x + {}\n"
+    (file := tmp_path / "mine.py").write_text(text.format(1))
+    config = dataclasses.replace(TINY, positions=f"{file}:Constant")
+    found = [added(jnp.zeros(1), config).item()]
+    for again in (False, True):
+        file.write_text(text.format(25))
+        if again:
+            read_files_again()
+        found.append(added(jnp.zeros(1), config).item())
+    assert found == [1, 1, 25]
