@@ -43,7 +43,7 @@ from bert_jax.interface.flags import in_formats
 from bert_jax.interface.words import counted
 from bert_jax.model.config import Execution
 from bert_jax.objectives.objective import Teacher
-from bert_jax.pretraining.evaluation import Evaluation
+from bert_jax.pretraining.evaluation import Evaluation, require_evaluation_memory
 from bert_jax.pretraining.inferred_settings import infer_settings
 from bert_jax.pretraining.pretraining_log import PretrainingLog
 from bert_jax.pretraining.program import check_batch_sizes, phase_step, pretraining_program, step_scalars
@@ -139,6 +139,7 @@ def pretrain(
         with fits_in_memory(functools.partial(pretraining_advice, experiment, index, mesh)):
             for later in range(index, len(experiment.phases)):  # later phases are checked too, so that the run fails early
                 require_training_memory(experiment, later, mesh)
+                require_evaluation_memory(experiment, later, splits.eval, mesh)
             batches = PhaseBatches(experiment, index, splits.for_phase(index), process_shard(mesh, BATCH), skipped_batches(state))
             evaluation = Evaluation(experiment, program, index, splits, run, batches.source)
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import jax
 import numpy as np
+from jax.sharding import Mesh
 from jaxtyping import PyTree
 
 from bert_jax.configs.memory_advice import evaluation_advice, least_bytes
@@ -24,7 +25,7 @@ from bert_jax.objectives.scores import EvalRows
 from bert_jax.pretraining.program import phase_program
 from bert_jax.pretraining.splits import Splits
 from bert_jax.runtime.launch import Run
-from bert_jax.sharding.device_errors import fits_in_memory, require_memory
+from bert_jax.sharding.device_errors import OutOfMemory, fits_in_memory, require_memory
 from bert_jax.sharding.rules import BATCH, row_multiple
 from bert_jax.training.compilation import compiling
 from bert_jax.training.steps import Program, add_sums
@@ -45,6 +46,7 @@ class Evaluation:
         settings = experiment.evaluation
         examples = experiment.eval_config(phase)
         plan = plan_epoch(splits.eval, examples, seed=EVAL_SEED, epoch=0)  # once, since it takes seconds for a large split
+        require_evaluation_memory(experiment, phase, splits.eval, mesh, plan)
         self._batches = functools.partial(
             eval_batches,
             splits.eval,
@@ -70,8 +72,6 @@ class Evaluation:
         self._batch_size, self._mesh, self._run = len(rows[0][1]), mesh, run
         self._length = examples.length
         self._memory_advice = functools.partial(evaluation_advice, experiment, phase, mesh)
-        needs = least_bytes(experiment.model, self._batch_size, examples.length, examples.max_predictions, mesh)
-        require_memory(needs, mesh, self._memory_advice)
 
     def _count_words(self, corpus: Corpus, plan: EpochPlan) -> int:
         """Returns the number of words to which the predicted pieces belong."""
@@ -104,6 +104,26 @@ class Evaluation:
                 raise UserError(_nothing_to_predict(self._length))
             further = {name: value for name, formula in self._formulas.items() if (value := formula(scores)) is not None}
             return scores | further | self._baseline | self._objective.baseline_scores(sums)
+
+
+def require_evaluation_memory(
+    experiment: PretrainingExperiment, phase: int, corpus: Corpus, mesh: Mesh, plan: EpochPlan | None = None
+) -> None:
+    """Raises OutOfMemory, before anything is compiled, if a batch of the held-out rows in `corpus` cannot fit in the memory of
+    the devices at a phase's length. `plan` is the plan of the rows, if the caller already has it."""
+    settings, examples, multiple = experiment.evaluation, experiment.eval_config(phase), row_multiple(mesh)
+    model = experiment.for_phase(phase).model
+
+    def require(rows: int) -> None:
+        batch = min(settings.batch_size, -(-rows // multiple) * multiple)
+        needs = least_bytes(model, batch, examples.length, examples.max_predictions, mesh)
+        require_memory(needs, mesh, functools.partial(evaluation_advice, experiment, phase, mesh))
+
+    try:
+        require(settings.rows)
+    except OutOfMemory:  # there may be fewer rows
+        plan = plan or plan_epoch(corpus, examples, seed=EVAL_SEED, epoch=0)
+        require(min(settings.rows, plan.num_rows))
 
 
 def _nothing_to_predict(length: int) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import pathlib
 
@@ -16,7 +17,7 @@ from bert_jax.data.batches import BatchSource
 from bert_jax.data.corpus.verification import Verifications
 from bert_jax.errors import UserError
 from bert_jax.model.config import published
-from bert_jax.pretraining.evaluation import Evaluation
+from bert_jax.pretraining.evaluation import Evaluation, require_evaluation_memory
 from bert_jax.pretraining.splits import PhaseBatches, Splits
 from bert_jax.runtime.interruptions import Preemption, Watchdog
 from bert_jax.runtime.launch import Run
@@ -84,3 +85,8 @@ def test_an_evaluation_that_cannot_fit_is_refused(monkeypatch: pytest.MonkeyPatc
         UserError, match=r"the evaluation of phase 0 does not fit in memory: it needs .* of host memory, but there"
     ):
         Evaluation(experiment, program, 0, Splits(CORPUS, CORPUS, Verifications([])), run, source)
+    several = dataclasses.replace(experiment, phases=experiment.phases * 2)
+    with pytest.raises(UserError, match="the evaluation of phase 1 does not fit in memory: it needs "):
+        require_evaluation_memory(several, 1, CORPUS, program.mesh)
+    one_row = dataclasses.replace(experiment.evaluation, rows=1)
+    require_evaluation_memory(dataclasses.replace(several, evaluation=one_row), 1, CORPUS, program.mesh)
