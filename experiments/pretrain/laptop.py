@@ -17,7 +17,8 @@ of 32.4 %, a perplexity of 57 and an NSP accuracy of 78.0 %.
 Five settings make this little computation sufficient. Most steps have rows of 32 tokens, because the model then learns
 attention to neighbours soonest. (With rows of 128 alone, the model only learns word frequencies in the same time: an accuracy
 of 15 % and a perplexity of 635.) The last fifth of the steps trains longer rows and next sentence prediction. The vocabulary
-has only 8,192 subwords, so each of them occurs often. The standard deviation of the initial kernels is 1/sqrt(width) instead of
+has only 8,192 subwords, so each of them occurs often. (`--alphabet=1000` is the setting of these measurements. Leave it out for
+text of your own.) The standard deviation of the initial kernels is 1/sqrt(width) instead of
 0.02. The learning rate is ten times the paper's. There is no dropout, since no row occurs twice.
 
 `laptop.py:tiny` has BERT-Tiny's shape, 2 layers of width 128, for CPUs without AMX. On such CPUs, the studies use it. It takes
