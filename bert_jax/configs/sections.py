@@ -128,17 +128,6 @@ ALIASES = {
 }
 """The last part of a key -> names of the key in other codebases. If the last part is ambiguous, the last two parts are used."""
 
-RENAMED = {
-    "skip_gram": "objective_options",
-    "model.rematerialisation": "model.remat",
-    "model.scan_unroll": "model.scan_layers",
-    "task.module": "task.name",
-    "spikes.back": "spikes.rollback_steps",
-    "spikes.times": "spikes.max_rollbacks",
-}
-"""Old names of keys and groups -> their current names. An old name in a configuration is an error, and the message gives the
-current name."""
-
 
 def leaf_keys(schema: Any, above: str = "") -> Iterator[tuple[str, Any]]:
     """Yields every dotted key of a config dataclass with its annotation. Of a list of groups, only the keys of item 0 are
@@ -170,20 +159,9 @@ def suggested_keys(key: str, schema: Any) -> list[str]:
     return close or [lasts[name] for name in difflib.get_close_matches(last, lasts, n=1, cutoff=0.8)]
 
 
-def renamed_key(key: str, schema: Any) -> str | None:
-    """Returns the current name of the dotted `key` if the key or its group was renamed, otherwise None."""
-    known = {name for name, _ in leaf_keys(schema)}
-    for old, new in RENAMED.items():
-        if new in known and (key == old or key.startswith(f"{old}.")):
-            return new + key.removeprefix(old)
-    return None
-
-
 def did_you_mean(key: str, schema: Any, inside: Any = None) -> str:
-    """Returns the end of an error message for an unknown key. It gives the new name if the key was renamed. Otherwise, it
-    suggests similar keys, or lists the names `inside` the group of the key."""
-    if now := renamed_key(key, schema):
-        return f"it is now called {now!r}"
+    """Returns the end of an error message for an unknown key. It suggests similar keys, or lists the names `inside` the group of
+    the key."""
     if found := suggested_keys(key, schema):
         return f"did you mean {' or '.join(map(repr, found))}?"
     return f"valid keys: {', '.join(sorted(inside))}" if inside else "there are no keys"

@@ -717,14 +717,9 @@ CASES = [
         "--config.objective_options.negatives=7: the objective MlmNsp has no settings; leave this flag out",
     ),
     Case(
-        "the old name of the settings of an objective",
-        "--config.skip_gram.negatives=7",
-        "there is no 'skip_gram' in config; it is now called 'objective_options.negatives'",
-    ),
-    Case(
-        "the old name of a key",
+        "another name of a key",
         "--config.model.rematerialisation=full",
-        "there is no 'rematerialisation' in config.model; it is now called 'model.remat'",
+        "there is no 'rematerialisation' in config.model; did you mean 'model.remat'?",
     ),
     Case(
         "an unknown activation",
