@@ -25,7 +25,6 @@ from bert_jax.configs.pretraining import PretrainingExperiment
 from bert_jax.configs.sections import leaf_keys
 from bert_jax.configs.study import StudyExperiment
 from bert_jax.errors import UserError
-from bert_jax.interface.flags import RENAMED_FLAGS
 from bert_jax.interop import flags as convert_flags
 from bert_jax.prediction.commands import COMMANDS, command_parser
 from bert_jax.tpu.costs import flags as aot_flags
@@ -435,7 +434,7 @@ def known_flags() -> set[str]:
     for folder, pattern in (("bert_jax", "*.py"), ("tests", "*.py"), ("tpu_scripts", "*.sh"), ("tpu_scripts", "*.yaml")):
         for path in (REPOSITORY / folder).rglob(pattern):
             named |= set(re.findall(r"--[a-z][a-z-]*[a-z]", path.read_text()))
-    return named - set(RENAMED_FLAGS)
+    return named
 
 
 @pytest.mark.parametrize("page", PAGES)

@@ -173,10 +173,6 @@ class _HelpFormatter(argparse.HelpFormatter):
         return f"{text} (default: {shown})".lstrip()
 
 
-RENAMED_FLAGS = {"--heldout-fraction": "--eval-fraction"}
-"""Old name of a flag -> its current name. Using the old name is an error whose message gives the current name."""
-
-
 class FlagParser(argparse.ArgumentParser):
     """An argparse parser that raises `UserError`, suggests similar flags for unknown ones, and rejects a flag given twice with
     different values.
@@ -229,10 +225,7 @@ class FlagParser(argparse.ArgumentParser):
             raise UserError(f"unexpected {unknown[0]!r}: every argument is a flag, --name=value; see {self.prog} --help")
         if unknown:
             flags = [option for action in self._actions for option in action.option_strings]
-            name = unknown[0].partition("=")[0]
-            if (now := RENAMED_FLAGS.get(name)) in flags:
-                raise UserError(f"unknown argument {unknown[0]}: {name} is now called {now}")
-            hint = self.hint_for_unknown(unknown[0]) or nearest(name, flags)
+            hint = self.hint_for_unknown(unknown[0]) or nearest(unknown[0].partition("=")[0], flags)
             raise UserError(f"unknown argument {unknown[0]}: {hint}")
         for action in self._actions:
             if action.option_strings and hasattr(values, action.dest):  # a positional argument is a text, not a path

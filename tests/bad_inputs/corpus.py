@@ -126,11 +126,6 @@ CASES = [
         "argument --layout: invalid choice: 'sentence' (choose from 'auto', 'sentences', 'paragraphs', 'book', 'lines')",
     ),
     Case("a rule that is none", "--keep=markup-line", "--keep=markup-line names no cleaning rule; did you mean 'markup-lines'?"),
-    Case(
-        "the old name of a flag",
-        "--heldout-fraction=0.1",
-        "unknown argument --heldout-fraction=0.1: --heldout-fraction is now called --eval-fraction",
-    ),
     Case("everything held out", "--eval-fraction=1", "--eval-fraction=1 must be at least 0 and below 1"),
     Case(
         "a fraction that is not a number",
