@@ -45,8 +45,8 @@ ARCHITECTURES = BERT.classes
 OWN_FIELDS: dict[str, type] = {"kind": str, "pooling": str, "layers": str, "lstm": int}
 """The fields under "head" for a task head without a transformers class. The other fields of the head are stored as in
 transformers."""
-LATER_FIELDS: dict[str, type] = {"crf": str, "mix_at": str}
-"""Fields under "head" that earlier versions did not write. A field is left out if it has its default."""
+OPTIONAL_FIELDS: dict[str, type] = {"crf": str, "mix_at": str}
+"""Fields under "head" that only some heads have. A field with its default is left out."""
 
 PROBLEM_TYPES = {
     "single_label_classification": "classification",
@@ -109,8 +109,8 @@ def own_fields(config: ModelConfig, head: TaskHead | None) -> JsonObject:
     if lost := {name: getattr(config, name) for name in different}:
         fields["model"] = lost
     if head is not None and not family.has_class_for(head):
-        later = [name for name in LATER_FIELDS if getattr(head, name) != getattr(type(head), name)]
-        fields["head"] = {name: getattr(head, name) for name in (*OWN_FIELDS, *later)}
+        others = [name for name in OPTIONAL_FIELDS if getattr(head, name) != getattr(type(head), name)]
+        fields["head"] = {name: getattr(head, name) for name in (*OWN_FIELDS, *others)}
     return fields
 
 
@@ -280,10 +280,10 @@ def untrained_parts(fields: JsonObject, source: str) -> frozenset[str]:
 
 
 def _own_head(fields: JsonObject, source: str) -> JsonObject:
-    """Returns the fields under "head" (OWN_FIELDS and LATER_FIELDS), or {} if there is no such head."""
+    """Returns the fields under "head" (OWN_FIELDS and OPTIONAL_FIELDS), or {} if there is no such head."""
     own = recorded(fields).get("head") or {}
-    later = {name: LATER_FIELDS[name] for name in own if name in LATER_FIELDS}
-    if own and (not isinstance(own, dict) or {name: type(value) for name, value in own.items()} != OWN_FIELDS | later):
+    others = {name: OPTIONAL_FIELDS[name] for name in own if name in OPTIONAL_FIELDS}
+    if own and (not isinstance(own, dict) or {name: type(value) for name, value in own.items()} != OWN_FIELDS | others):
         raise UserError(
             f'{source}: "head" under "{OURS}" is {own!r}, not an object with {", ".join(OWN_FIELDS)}; export the model again'
         )
