@@ -4,8 +4,8 @@ not learn from them, and shortens warmups that are too long.
     values, notes = infer_settings(flags.config, flags.given, vocabulary_size=corpus.vocabulary.size)
 
 A key that is set on the command line is never changed. If its value contradicts the corpus or `init_from`, a later check raises
-a UserError with the right value. A key that would have no effect is refused, unless the run has already started with it. In the
-experiment file, such a key is only noted, because other settings of the command line may be the reason.
+a UserError with the right value. A key that would have no effect is refused. In the experiment file, such a key is only noted,
+because other settings of the command line may be the reason.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ def infer_settings(
         experiment = PretrainingExperiment.from_dict(settled)
     except UserError:  # this error is reported when the experiment is made
         return settled, notes
-    unused = _require_effect(experiment, values, given, workdir)
+    unused = _require_effect(experiment, values, given)
     return settled, notes + unused + _advice(experiment)
 
 
@@ -126,34 +126,25 @@ def _as_list(value: Any) -> Any:
     return list(value) if isinstance(value, tuple) else value
 
 
-def _require_effect(
-    experiment: PretrainingExperiment, stated: JsonObject, given: Collection[str], workdir: AnyPath | None
-) -> list[str]:
+def _require_effect(experiment: PretrainingExperiment, stated: JsonObject, given: Collection[str]) -> list[str]:
     """Raises UserError if one of the keys `given` has no effect, or if a setting of the polynomial decay is set and no schedule
     uses it. Returns a note for each key of the experiment file that has no effect and differs from its default. `stated` are the
-    keys that the experiment file and the command line set.
-
-    If the run in `workdir` has started with the same value, the key is accepted, so that a run of an earlier version, which did
-    not refuse it, can resume."""
-    values, found, phases = dict(flatten(experiment.to_dict())), dict(flatten(stated)), stated.get("phases") or ()
+    keys that the experiment file and the command line set."""
+    found, phases = dict(flatten(stated)), stated.get("phases") or ()
     usual = dict(flatten(PretrainingExperiment(phases=(PhaseConfig(),) * len(phases)).to_dict()))
     notes: list[str] = []
 
-    def is_as_started(key: str) -> bool:
-        return values.get(key) == dict(flatten(_started(workdir))).get(key, "(absent)")
-
     def refuse(key: str, reason: str, remedy: str = "leave it out") -> None:
-        in_file = key not in given and found.get(key, usual.get(key)) != usual.get(key)
-        if (key in given or in_file) and not is_as_started(key):
-            if key in given:
-                raise UserError(f"config.{key} has no effect, because {reason}; {remedy}")
+        if key in given:
+            raise UserError(f"config.{key} has no effect, because {reason}; {remedy}")
+        if found.get(key, usual.get(key)) != usual.get(key):
             notes.append(f"config.{key}={found[key]} of the experiment file has no effect, because {reason}")
 
     of_phases = [phase.schedule or experiment.optimizer.schedule for phase in experiment.phases if not phase.continue_schedule]
     if not any(name == "original" or is_in_file(name) for name in of_phases):  # the schedules that may use the keys
         for name, default in (("decay_power", 1.0), ("end_learning_rate", 0.0)):
             value = getattr(experiment.optimizer, name)
-            if value != default and not is_as_started(f"optimizer.{name}"):
+            if value != default:
                 raise UserError(
                     f"config.optimizer.{name}={value} is not used by the schedules of the phases "
                     f"({', '.join(dict.fromkeys(of_phases))}); leave it out, or set schedule=original"

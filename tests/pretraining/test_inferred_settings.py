@@ -197,20 +197,6 @@ def test_a_decay_power_and_an_end_rate_need_a_phase_that_uses_them(default: str,
                 infer_settings(values, ())
 
 
-def test_a_run_that_has_started_with_a_key_without_effect_may_resume(tmp_path: pathlib.Path):
-    """Earlier versions accepted such keys."""
-    file = {"phases": [{"steps": 8, "schedule": "cosine"}, TWO[1] | {"learning_rate": 0.5}], "optimizer": {"decay_power": 0.5}}
-    given = ("phases.1.learning_rate", "optimizer.decay_power")
-    with open_workdir(tmp_path / "run", "pretrain", PretrainingExperiment.from_dict(file).to_dict()):
-        with pytest.raises(UserError, match="is not used by"):  # it has not started
-            infer_settings(file, given, workdir=tmp_path / "run")
-        (tmp_path / "run" / METRICS).touch()
-    assert infer_settings(file, given, workdir=tmp_path / "run")
-    file["phases"][1]["learning_rate"] = 0.25  # type: ignore[index]
-    with pytest.raises(UserError, match=r"^config\.phases\.1\.learning_rate has no effect"):
-        infer_settings(file, given, workdir=tmp_path / "run")
-
-
 def test_a_key_of_the_command_line_that_one_phase_or_the_evaluation_uses_is_accepted():
     masks = [phase | {"mask_probability": 0.5} for phase in TWO]
     used = ("examples.length", "examples.mask_probability", "phases.0.warmup_steps", "evaluation.masked_fraction")
