@@ -19,6 +19,7 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 
 from bert_jax.errors import UserError
+from bert_jax.files import write_text
 from bert_jax.interface.flags import FlagParser, nonempty
 from bert_jax.interface.output import checked_target, writing
 from bert_jax.interface.words import counted
@@ -52,7 +53,7 @@ def write_texts(task: str, data_dir: str, output: str | os.PathLike[str]) -> int
         raise UserError(str(error).replace("config.task.name", "--task").replace("config.task.data_dir", "--data-dir")) from error
     found = list(documents(example.texts for example in examples))
     with writing(f"--output={os.fspath(output)}"):
-        target.write_text("".join(json.dumps({"text": text}) + "\n" for text in found), encoding="utf-8")
+        write_text(target, "".join(json.dumps({"text": text}) + "\n" for text in found))
     return len(found)
 
 

@@ -18,9 +18,12 @@ def test_only_training_texts_are_written_one_document_per_line(tmp_path: pathlib
     (tmp_path / "SST-2").mkdir()
     (tmp_path / "SST-2" / "train.tsv").write_text(SST2 + "it was fine\t1\nit was bad\t0\n")
     (tmp_path / "SST-2" / "dev.tsv").write_text(SST2 + "nobody reads this\t1\n")
+    (tmp_path / "out.jsonl").write_text("old\n")
+    (tmp_path / "old").hardlink_to(tmp_path / "out.jsonl")
     assert write_texts("glue/sst2", str(tmp_path), tmp_path / "out.jsonl") == 2
     lines = (tmp_path / "out.jsonl").read_text().splitlines()
     assert [json.loads(line) for line in lines] == [{"text": "it was fine"}, {"text": "it was bad"}]
+    assert (tmp_path / "old").read_text() == "old\n", "the file was overwritten, so an error would have left half of it"
     with pytest.raises(UserError, match=r"--output=\S+out.jsonl: there is no directory \S+none; create it first"):
         write_texts("glue/sst2", str(tmp_path), tmp_path / "none" / "out.jsonl")
 
