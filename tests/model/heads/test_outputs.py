@@ -39,6 +39,7 @@ def test_a_label_applies_from_probability_one_half_in_predictions_and_answers():
 def test_the_ten_most_frequent_labels_are_tried_as_constant_predictions():
     labels = np.repeat(np.arange(15), np.arange(1, 16))
     assert OUTPUTS["classification"].constants(labels).tolist() == list(range(14, 4, -1))
+    assert OUTPUTS["regression"].constants(np.float32([1, 2, 6])).tolist() == [3.0]
 
 
 def test_typical_heads_have_the_labels_and_candidates_of_the_paper_and_gap():
