@@ -38,12 +38,13 @@ from bert_jax.prediction.streams import read_records, read_texts
 from bert_jax.runtime.environment import enable_compilation_cache
 from bert_jax.runtime.profile import PROFILE, Profile
 from bert_jax.storage.fetching import local_path
+from bert_jax.storage.formats import COMPRESSIONS, bare_name, compression
 from bert_jax.storage.mirror import uploaded_file
 
-WRITTEN = (".jsonl", ".npy", ".gz")
+WRITTEN = (".jsonl", ".npy", *COMPRESSIONS)
 OTHER_FORMATS = (
     ".npz", ".txt", ".csv", ".tsv", ".md", ".html", ".xml", ".yaml", ".yml", ".xlsx", ".pt", ".pth", ".pkl", ".pickle", ".bin",
-    ".h5", ".mat", ".parquet", ".arrow", ".feather", ".safetensors", ".tfrecord", ".zip", ".tar", ".tgz", ".bz2", ".xz", ".zst",
+    ".h5", ".mat", ".parquet", ".arrow", ".feather", ".safetensors", ".tfrecord", ".zip", ".tar", ".tgz",
 )  # fmt: skip
 """Extensions of formats that --output cannot write."""
 
@@ -147,7 +148,7 @@ def check_output(name: str, flags: argparse.Namespace) -> None:
     if not flags.output or flags.output == "-":
         return
     path = pathlib.Path(flags.output)
-    packed, kind = path.suffix == ".gz", pathlib.Path(path.name.removesuffix(".gz")).suffix.lower()
+    packed, kind = compression(path.name), pathlib.Path(bare_name(path.name)).suffix.lower()
     if kind == ".npy" and (name != "embed" or flags.words or packed):
         what = "a .npy file cannot be compressed here" if packed else "only `embed` of whole texts returns one array of vectors"
         raise UserError(f"--output={flags.output}: {what}; give a name that ends in .jsonl")

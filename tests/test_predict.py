@@ -343,7 +343,7 @@ def test_a_profile_that_starts_after_the_last_batch_is_refused_after_the_answers
 
 
 @pytest.mark.parametrize("command", ["embed", "classify"])
-@pytest.mark.parametrize("name", ["x.npz", "x.txt", "x.TXT", "x.csv.gz"])
+@pytest.mark.parametrize("name", ["x.npz", "x.txt", "x.TXT", "x.csv.gz", "x.csv.zst"])
 def test_an_unsupported_format_is_refused_before_the_model_is_loaded(command, name, tmp_path):
     wanted = (
         r"cannot be written as \.(npz|txt|csv); give a name that ends in \.jsonl \(JSON "

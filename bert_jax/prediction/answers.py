@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import gzip
 import json
 import os
 import sys
@@ -25,6 +24,7 @@ from bert_jax.interface.progress import CLEAR_LINE, Progress
 from bert_jax.interface.words import counted, without_controls
 from bert_jax.prediction.fields import Record
 from bert_jax.prediction.streams import Records
+from bert_jax.storage.formats import compressing
 
 READ_AHEAD_BYTES = 32 << 20
 """The reading thread pauses when the pending records reach this size."""
@@ -126,9 +126,10 @@ class Writer:
     input_input_k if that name is taken too. For a failed record, the line {"line": its number, "error": the message} is written,
     so that line i is always the result of record i.
 
-    A file is written under a temporary name next to `output`. When the file is complete, it is renamed. After an exception in
-    the `with` block, the temporary file is removed. Raises UserError if the answers cannot be written, in the constructor if
-    possible. Raises BrokenPipeError if the reader of a pipe is gone.
+    A file is compressed if its name has a suffix of `formats.COMPRESSIONS`. It is written under a temporary name next to
+    `output`. When the file is complete, it is renamed. After an exception in the `with` block, the temporary file is removed.
+    Raises UserError if the answers cannot be written, in the constructor if possible. Raises BrokenPipeError if the reader of a
+    pipe is gone.
 
     >>> with Writer("answers.jsonl") as writer:
     ...     answer_records(records, 1024, answer, writer)
@@ -177,8 +178,8 @@ class Writer:
                 remove_leftovers(self._path.parent)
                 self._partial = PartialFile(self._path)
             self._file = self._partial.file if self._partial else self._files.enter_context(self._path.open("wb"))
-        if self._path.suffix == ".gz":
-            packed: Any = gzip.GzipFile(filename="", mode="wb", fileobj=self._file, mtime=0)
+        packed = compressing(self._file, self._path.name)
+        if packed is not self._file:
             self._file = self._files.enter_context(packed)
         return self
 

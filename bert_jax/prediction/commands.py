@@ -188,7 +188,7 @@ def command_parser(name: str, command: Command) -> FlagParser:
     of_input = "one text per line, JSON lines (.jsonl), or a table; also .gz, .zst; - is standard input"
     texts.add_argument("--input", type=nonempty, metavar="FILE", help=of_input)
     texts.add_argument("--jsonl", action="store_true", help="the lines of the input are JSON objects")
-    of_output = "write JSON lines to FILE (also .gz), or with `embed` an array (.npy)"
+    of_output = "write JSON lines to FILE (also .gz, .bz2, .xz, .zst), or with `embed` an array (.npy)"
     output.add_argument("--output", type=nonempty, metavar="FILE", help=of_output)
     output.add_argument("--json", action="store_true", help="print JSON lines instead of formatted text")
     profile = "profile these batches, counted from 0, into profile/ next to the output"

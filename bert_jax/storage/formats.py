@@ -1,4 +1,4 @@
-"""Recognises the format of a file by its first bytes, and opens compressed files.
+"""Recognises the format of a file by its first bytes, and reads and writes compressed files.
 
     with open_packed("a.jsonl.zst") as file:       # .gz, .bz2, .xz, .zst, and files that are not compressed
         for line in file: ...
@@ -14,6 +14,7 @@ import contextlib
 import gzip
 import io
 import lzma
+import os
 import pathlib
 import re
 import stat
@@ -213,6 +214,29 @@ def open_packed(file: str | pathlib.Path | IO[bytes], name: str = "") -> IO[byte
 
         return io.BufferedReader(cast(Any, pyarrow.CompressedInputStream(given, "zstd")), _BUFFER)
     return cast(IO[bytes], given)
+
+
+def compressing(file: IO[bytes], name: str) -> IO[bytes]:
+    """Returns a file that compresses what is written to it, and writes the result to `file`, according to the suffix of `name`.
+    Without such a suffix, returns `file`.
+
+    The result must be closed before `file`, which stays open. The same content always gives the same bytes. With gzip and zstd,
+    `flush` makes everything written so far readable; bzip2 and xz only write whole blocks.
+    """
+    packed = compression(name)
+    given: Any = file
+    if packed == "gzip":
+        return cast(IO[bytes], gzip.GzipFile(filename="", mode="wb", fileobj=given, mtime=0))
+    if packed == "bzip2":
+        return cast(IO[bytes], bz2.open(given, "wb"))
+    if packed == "xz":
+        return cast(IO[bytes], lzma.open(given, "wb"))
+    if packed == "zstd":
+        import pyarrow
+
+        own = os.fdopen(os.dup(file.fileno()), "wb")  # pyarrow closes the file that it writes to
+        return cast(IO[bytes], pyarrow.CompressedOutputStream(own, "zstd"))
+    return file
 
 
 def damage(name: str, error: BaseException, remedy: str) -> str | None:

@@ -196,8 +196,8 @@ CASES = [
     ),
     Case(
         "a packed array",
-        f"{OUTPUT}=x.npy.gz x",
-        "--output=x.npy.gz: a .npy file cannot be compressed here; give a name that ends in .jsonl",
+        f"{OUTPUT}=x.npy.zst x",
+        "--output=x.npy.zst: a .npy file cannot be compressed here; give a name that ends in .jsonl",
     ),
     Case(
         "an output in a directory that is not there",

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import fcntl
 import glob
-import gzip
+import io
 import json
 import os
 import pathlib
@@ -20,6 +20,8 @@ from bert_jax.files import PartialFile
 from bert_jax.prediction.answers import Writer, answer_records
 from bert_jax.prediction.fields import Field, Record
 from bert_jax.prediction.streams import read_records, read_texts
+from bert_jax.storage.formats import open_packed
+from tests.compressed import PACK
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
 TEXT = (Field("text"),)
@@ -161,9 +163,11 @@ def test_the_file_appears_only_when_complete(source, tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in.jsonl", "out.jsonl"]
 
 
+@pytest.mark.parametrize("suffix", ["", *PACK])
 @pytest.mark.parametrize("error", [UserError("the model is gone"), KeyboardInterrupt(), ZeroDivisionError()])
-def test_a_failure_leaves_only_the_old_file(source, tmp_path, error):
-    (tmp_path / "out.jsonl").write_text("old")
+def test_a_failure_leaves_only_the_old_file(source, tmp_path, error, suffix):
+    output = tmp_path / f"out.jsonl{suffix}"
+    output.write_text("old")
 
     def fails(records: list[Record]) -> list[Any]:
         if records[0].number > 2:
@@ -171,9 +175,9 @@ def test_a_failure_leaves_only_the_old_file(source, tmp_path, error):
         return loud(records)
 
     with pytest.raises(type(error)):
-        answered(source, tmp_path / "out.jsonl", answer=fails)
-    assert (tmp_path / "out.jsonl").read_text() == "old"
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["in.jsonl", "out.jsonl"]
+        answered(source, output, answer=fails)
+    assert output.read_text() == "old"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in.jsonl", output.name]
 
 
 def holding(path: pathlib.Path) -> subprocess.Popen[str]:
@@ -252,24 +256,32 @@ def test_deeply_nested_fields_are_carried_along_or_refused(tmp_path, depth):
     assert second["loud"] == "B"
 
 
-def test_a_name_that_ends_in_gz_is_compressed(source, tmp_path):
+@pytest.mark.parametrize("suffix", [*PACK, ".GZ"])
+def test_a_file_is_compressed_according_to_its_name(source, tmp_path, suffix):
+    path = tmp_path / f"packed.jsonl{suffix}"
     answered(source, tmp_path / "plain.jsonl")
-    answered(source, tmp_path / "packed.jsonl.gz")
-    packed = (tmp_path / "packed.jsonl.gz").read_bytes()
-    assert gzip.decompress(packed) == (tmp_path / "plain.jsonl").read_bytes()
-    assert packed[4:8] == bytes(4)  # it contains no time: the same answers give the same file
+    answered(source, path)
+    plain, packed = (tmp_path / "plain.jsonl").read_bytes(), path.read_bytes()
+    assert packed.startswith(PACK[suffix.lower()](plain)[:4])
+    with open_packed(path) as file:
+        assert file.read() == plain
+    if packed.startswith(b"\x1f\x8b"):
+        assert packed[4:8] == bytes(4)  # it contains no time: the same answers give the same file
 
 
-def test_a_compressed_file_is_whole_before_it_gets_its_name(source, tmp_path, monkeypatch):
+@pytest.mark.parametrize("suffix", PACK)
+def test_a_compressed_file_is_whole_before_it_gets_its_name(source, tmp_path, monkeypatch, suffix):
     replace, seen = pathlib.Path.replace, []
 
     def noted(path: pathlib.Path, target: pathlib.Path) -> pathlib.Path:
-        seen.append(gzip.decompress(path.read_bytes()).count(b"\n"))
+        with open_packed(io.BytesIO(path.read_bytes()), target.name) as file:
+            seen.append(file.read().count(b"\n"))
         return replace(path, target)
 
     monkeypatch.setattr("pathlib.Path.replace", noted)
-    answered(source, tmp_path / "packed.jsonl.gz")
+    answered(source, tmp_path / f"packed.jsonl{suffix}")
     assert seen == [6]
+    assert [path.name for path in tmp_path.glob("*packed*")] == [f"packed.jsonl{suffix}"]
 
 
 def test_writing_through_a_link_keeps_the_link(source, tmp_path):
