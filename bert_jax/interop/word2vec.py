@@ -38,6 +38,7 @@ from bert_jax.model.config import ModelConfig
 from bert_jax.storage.formats import (
     COMPRESSIONS,
     UNREADABLE,
+    bare_name,
     conversion,
     open_packed,
     recognise,
@@ -90,8 +91,7 @@ def find_vectors(path: pathlib.Path) -> pathlib.Path | None:
         return None if (path / "config.json").exists() else found
     if not path.is_file():
         return None
-    bare = path.with_suffix("") if path.suffix in (".gz", ".bz2", ".xz") else path
-    if bare.suffix in (".vec", ".w2v") or path.name in VECTORS:
+    if pathlib.PurePath(bare_name(path.name)).suffix in (".vec", ".w2v") or path.name in VECTORS:
         return path
     try:  # other files are only used if they start like word vectors
         _read_form(path)

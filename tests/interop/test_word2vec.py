@@ -19,6 +19,7 @@ from bert_jax.interop.conversion import load_model
 from bert_jax.interop.huggingface import import_model
 from bert_jax.interop.locate import find_model_directory
 from bert_jax.interop.word2vec import find_vectors, import_word2vec, read_vectors
+from tests.compressed import PACK
 
 WORDS = ["the", "of", "paris", "café", "river", "北京"]
 TABLE = np.random.default_rng(3).standard_normal((len(WORDS), 5), np.float32)
@@ -207,6 +208,7 @@ def spoilt(content: bytes, old: bytes, new: bytes) -> bytes:
         ("v.bin.gz", gzip.compress(binary(), mtime=0)[:-20], r"v\.bin\.gz cannot be read to its end \(.*\); copy the"),
         ("v.vec.gz", gzip.compress(text(), mtime=0)[:60] + b"x" * 40, r"v\.vec\.gz(: line \d must| cannot be read)"),
         ("v.vec.xz", lzma.compress(text())[:-9], r"v\.vec\.xz cannot be read to its end"),
+        *((f"v.vec{end}", pack(b"some text\n"), r"line 1 must have the word count") for end, pack in PACK.items()),
         ("v.vec", word2vec.FASTTEXT + bytes(100), r"v\.vec is a model of fastText, .*; take the \.vec file of that model"),
     ],
 )
