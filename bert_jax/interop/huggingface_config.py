@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from bert_jax.errors import UserError
 from bert_jax.files import Json, JsonObject
 from bert_jax.interface.named import file_record, is_in_file, split_named
+from bert_jax.interface.numbers import whole_number
 from bert_jax.interop.directory import OURS
 from bert_jax.interop.families import FAMILIES
 from bert_jax.interop.families.bert import BERT
@@ -300,14 +301,13 @@ def _labels(fields: JsonObject, source: str) -> tuple[str, ...]:
         if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number <= MOST_LABELS:
             raise UserError(f"{source}: num_labels={number!r} must be a whole number up to {MOST_LABELS:,}; copy the model again")
         return tuple(f"LABEL_{i}" for i in range(number))
-    try:
-        ids = {int(i): str(label) for i, label in by_id.items()}
-    except (AttributeError, ValueError) as error:
-        raise UserError(
-            f'{source}: id2label={str(by_id)[:100]} must be an object such as {{"0": "no", "1": "yes"}}; {_ANEW}'
-        ) from error
-    if sorted(ids) != list(range(len(ids))):
-        raise UserError(f"{source}: the ids of id2label are {sorted(ids)}; they must count 0, 1, 2, ...; {_ANEW}")
+    parsed = [whole_number(str(i), -MOST_LABELS) for i in by_id] if isinstance(by_id, dict) else [None]
+    numbers = [number for number in parsed if number is not None]
+    if numbers != parsed:
+        raise UserError(f'{source}: id2label={str(by_id)[:100]} must be an object such as {{"0": "no", "1": "yes"}}; {_ANEW}')
+    if sorted(numbers) != list(range(len(numbers))):
+        raise UserError(f"{source}: the ids of id2label are {sorted(numbers)}; they must count 0, 1, 2, ...; {_ANEW}")
+    ids = dict(zip(numbers, map(str, by_id.values()), strict=True))
     unnamed = next((i for i, label in by_id.items() if not isinstance(label, str | int | float) or not str(label).strip()), None)
     if unnamed is not None:
         raise UserError(
