@@ -52,6 +52,14 @@ def test_every_experiment_documents_command_hardware_duration_and_expectation(fi
         assert re.search(word, text), f"{file.name}: nothing about {word}"
 
 
+def test_the_quickstart_documents_the_accuracies_of_the_readme():
+    readme = (REPOSITORY / "README.md").read_text()
+    own, words = re.findall(r"MLM accuracy ([\d.]+) % \(word frequency alone ([\d.]+) %\)", readme)[-1]
+    text = " ".join((REPOSITORY / "experiments" / "pretrain" / "quickstart.py").read_text().split())
+    times = float(own) / float(words)
+    assert f"MLM accuracy {own} %, which is {times:.1f} times as much as word frequency alone reaches ({words} %)." in text
+
+
 def test_laptop_more_continues_with_the_last_row_length():
     whole, more = (load(f"experiments/pretrain/laptop.py{part}") for part in ("", ":more"))
     (phase,) = more.phases
