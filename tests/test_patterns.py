@@ -11,7 +11,6 @@ import ast
 import pathlib
 import re
 import re._parser as parser  # type: ignore[import-not-found]
-import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -26,19 +25,13 @@ from bert_jax.storage.records import Line
 from bert_jax.tasks.readers.conllu import read_blocks
 from bert_jax.tasks.readers.tables import read_table
 from bert_jax.tasks.span_task import answer_tokens
+from tests.linear import is_slow, seconds
 
 PACKAGE = pathlib.Path(__file__).resolve().parents[1] / "bert_jax"
 METHODS = ("match", "search", "fullmatch", "split", "findall", "finditer", "sub")
 APART = ("data/corpus/sentences.py", "data/corpus/embedded/", "tpu/costs/", "training/compilation.py")
 """Modules that are left out. Their patterns are tested together with the sentences that they find, or their texts do not come
 from users: docstrings of installed packages, and programs as XLA writes them."""
-LENGTH = 4_000
-FACTOR = 8
-"""The ratio of the two lengths; quadratic time would be 64 times as long."""
-MOST = 24
-"""The maximum time for FACTOR times the length, in multiples of the time for LENGTH."""
-LEAST_SECONDS = 0.02
-"""A call that takes less time for the long text passes: at this length, quadratic time takes longer."""
 REPEATS = 24
 """So many repetitions take seconds if each doubles the time."""
 CLASSES = {
@@ -136,23 +129,6 @@ def patterns() -> Iterator[tuple[str, str, list[str]]]:
                         methods = [method]
                     if set(methods) <= set(METHODS):
                         yield f"{name}:{node.lineno}", text, methods
-
-
-def seconds(call: Callable[[Any], object], text: str | bytes) -> float:
-    """Returns the CPU time of a call, which other programs hardly change."""
-    start = time.process_time()
-    call(text)
-    return time.process_time() - start
-
-
-def is_slow(call: Callable[[str], object], make: Callable[[int], str]) -> bool:
-    """Returns whether a call takes quadratic time on the texts of `make` in each of three attempts. Other programs may slow
-    down one of them."""
-    for _ in range(3):
-        long = seconds(call, make(FACTOR * LENGTH))
-        if long < LEAST_SECONDS or long < MOST * seconds(call, make(LENGTH)):
-            return False
-    return True
 
 
 def pumps_of(parsed: Iterable[Any]) -> tuple[list[str], list[str]]:
