@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import MutableMapping
 
 FOREIGN = (
-    *("BERT_JAX_", "JAX_", "HF_", "HUGGINGFACE_", "TFDS_", "XDG_", "MPL", "GOOGLE_", "STORAGE_EMULATOR"),
+    *("BERT_JAX_", "JAX_", "HF_", "HUGGINGFACE_", "TFDS_", "XDG_", "MPL", "WANDB_", "MLFLOW_", "GOOGLE_", "STORAGE_EMULATOR"),
     *("TPU_", "LIBTPU_", "CLOUD_TPU_", "MEGASCALE_", "SKYPILOT_", "SLURM_", "OMPI_", "WORKER_ID"),
     *("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"),
 )

@@ -61,9 +61,12 @@ def test_the_workflow_tests_the_oldest_supported_python():
     assert f'python_requires=">={version},' in (REPOSITORY / "setup.py").read_text()
 
 
-def test_variables_of_clusters_and_proxies_do_not_reach_the_tests():
+def test_variables_of_clusters_proxies_and_log_sinks_do_not_reach_the_tests():
     own = {"PATH": "/bin", "BERT_JAX_PEER_PYTHON": "python"}
-    foreign = ("BERT_JAX_CACHE", "JAX_PLATFORMS", "MEGASCALE_SLICE_ID", "SKYPILOT_NODE_IPS", "SLURM_PROCID", "http_proxy")
+    foreign = (
+        *("BERT_JAX_CACHE", "JAX_PLATFORMS", "MEGASCALE_SLICE_ID", "SKYPILOT_NODE_IPS", "SLURM_PROCID", "http_proxy"),
+        *("WANDB_PROJECT", "MLFLOW_TRACKING_URI"),
+    )
     environment = own | dict.fromkeys(foreign, "1")
     remove_foreign(environment)
     assert environment == own
