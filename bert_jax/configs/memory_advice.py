@@ -12,8 +12,9 @@ from jax.sharding import Mesh
 from bert_jax.configs.pretraining import PretrainingExperiment
 from bert_jax.interface.words import counted
 from bert_jax.model.config import ModelConfig
-from bert_jax.sharding.config import DATA, FSDP, MeshConfig
+from bert_jax.sharding.config import MeshConfig
 from bert_jax.sharding.device_errors import MemoryAdvice, require_memory
+from bert_jax.sharding.mesh import shard_further
 from bert_jax.sharding.rules import row_multiple
 
 if TYPE_CHECKING:  # pretraining runs do not load any tasks
@@ -110,9 +111,8 @@ def _recomputing(now: str) -> list[str]:
 
 
 def _sharding(config: MeshConfig, mesh: Mesh) -> list[str]:
-    data, fsdp = mesh.shape[DATA], 2 * mesh.shape[FSDP]
-    fixed = f"--config.mesh.data={data // 2} " if config.data != -1 else ""
-    return [] if data % 2 else [f"{fixed}--config.mesh.fsdp={fsdp}"]
+    changes = shard_further(config, mesh, 2)
+    return [" ".join(f"--config.mesh.{axis}={size}" for axis, size in changes.items())] if changes else []
 
 
 def _before(*flags: str) -> str:

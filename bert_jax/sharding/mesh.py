@@ -13,7 +13,7 @@ from jax.sharding import Mesh
 
 from bert_jax.errors import UserError
 from bert_jax.interface.words import counted
-from bert_jax.sharding.config import ACROSS_SLICES, AXES, MeshConfig, listed
+from bert_jax.sharding.config import ACROSS_SLICES, AXES, DATA, FSDP, MeshConfig, listed
 
 
 def mesh_shape(config: MeshConfig, devices: int) -> dict[str, int]:
@@ -53,6 +53,15 @@ def slices_along(config: MeshConfig, shape: Mapping[str, int], slices: int) -> d
 def make_mesh(config: MeshConfig, devices: Sequence[jax.Device] | None = None) -> Mesh:
     """Returns the mesh over `devices` (default: all devices), in the order of `device_grid`."""
     return Mesh(device_grid(config, jax.devices() if devices is None else devices), AXES)
+
+
+def shard_further(config: MeshConfig, mesh: Mesh, times: int) -> dict[str, int]:
+    """Returns changes of the sizes in `config`, which made `mesh`. With them, parameters are split into `times` as many parts,
+    and rows into as many parts as before. Returns {} if `data` is not divisible by `times`."""
+    if mesh.shape[DATA] % times:
+        return {}
+    fixed = {} if config.data == -1 else {DATA: mesh.shape[DATA] // times}
+    return fixed | {FSDP: mesh.shape[FSDP] * times}
 
 
 def device_grid(config: MeshConfig, devices: Sequence[jax.Device]) -> np.ndarray:

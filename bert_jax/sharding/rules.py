@@ -173,6 +173,12 @@ def drop_indivisible_axes(spec: PartitionSpec, sizes: tuple[int, ...]) -> Partit
     return PartitionSpec(*entries)
 
 
+def parameter_shards(mesh: Mesh) -> int:
+    """Returns the largest number of parts into which RULES split a parameter. ZeRO can split each part again, over "data"."""
+    axes = {axis for name, entry in RULES if name != "batch" for axis in mesh_axes(entry)}
+    return math.prod(mesh.shape[axis] for axis in axes)
+
+
 def row_multiple(mesh: Mesh) -> int:
     """Returns the number of shards of a batch's rows. Batch sizes must be a multiple of this number."""
     return math.prod(mesh.shape[axis] for axis in BATCH[0])

@@ -111,6 +111,7 @@ def test_a_tasks_step_is_divided_as_long_as_every_device_has_a_row(
 def test_a_given_data_axis_is_halved_when_parameters_are_sharded():
     for mesh, advised in (
         ({"data": 8}, {"mesh.data": "4", "mesh.fsdp": "2"}),
+        ({"data": 4, "tensor": -1}, {"mesh.data": "2", "mesh.fsdp": "2"}),
         ({"fsdp": 2}, {"mesh.fsdp": "4"}),
         ({}, {"mesh.fsdp": "2"}),
     ):

@@ -2,16 +2,19 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
-from jax.sharding import NamedSharding, PartitionSpec
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from bert_jax.errors import UserError
 from bert_jax.model.config import ModelConfig, published
 from bert_jax.model.pretraining import abstract_parameters
+from bert_jax.sharding import rules
 from bert_jax.sharding.config import AXES, MeshConfig
 from bert_jax.sharding.mesh import make_mesh
 from bert_jax.sharding.rules import (
@@ -21,6 +24,7 @@ from bert_jax.sharding.rules import (
     data_dimension,
     drop_indivisible_axes,
     parameter_shardings,
+    parameter_shards,
     state_shardings,
     supports_zero,
     zero_shardings,
@@ -115,6 +119,20 @@ def test_a_padded_vocabulary_divides_and_unsplit_dimensions_may_be_odd():
     boxed = abstract_parameters(dataclasses.replace(TINY, vocab_size=63, vocab_multiple=16, num_layers=3, max_position=33))
     shardings = parameter_shardings(boxed, make_mesh(MeshConfig(tensor=2)))
     assert shardings["embeddings"]["word_embeddings"]["embedding"].shard_shape((64, TINY.hidden_size))[0] == 32
+
+
+@pytest.mark.parametrize("sizes", [(8, 1, 1, 1), (2, 2, 2, 1), (1, 4, 1, 2), (1, 2, 2, 2)])
+def test_the_number_of_parts_of_parameters_counts_every_axis_of_the_rules(
+    sizes: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+):
+    """The last axis is a new one, which splits the width of the heads."""
+    monkeypatch.setattr(rules, "RULES", tuple({**dict(rules.RULES), "head_width": "new"}.items()))
+    mesh = Mesh(np.reshape(jax.devices(), sizes), (*AXES, "new"))
+    boxed = abstract_parameters(TINY)
+    shapes = [leaf.shape for leaf in jax.tree.leaves(boxed)]
+    shardings = jax.tree.leaves(parameter_shardings(boxed, mesh))
+    parts = [math.prod(shape) // math.prod(s.shard_shape(shape)) for shape, s in zip(shapes, shardings, strict=True)]
+    assert parameter_shards(mesh) == max(parts) == math.prod(sizes[1:])
 
 
 def test_shardings_of_parameters_do_not_depend_on_the_ambient_mesh():

@@ -13,9 +13,9 @@ from bert_jax.errors import UserError
 from bert_jax.files import JsonObject
 from bert_jax.hardware import GIB
 from bert_jax.model.config import REMAT
-from bert_jax.sharding.config import FSDP, TENSOR
 from bert_jax.sharding.device_errors import DoesNotFit
-from bert_jax.sharding.rules import row_multiple
+from bert_jax.sharding.mesh import shard_further
+from bert_jax.sharding.rules import parameter_shards, row_multiple
 from bert_jax.tpu.costs.compiler import Compiler, calibrate
 from bert_jax.tpu.costs.memory import local_bytes, program_memory, used_bytes
 from bert_jax.tpu.costs.report import record, refused
@@ -61,19 +61,19 @@ def remedies(case: Case, program: StepProgram, error: DoesNotFit, topology: Topo
     """Returns settings with which the step `program` of `case` fits. To verify a setting, `measure` compiles the step with it.
     In these compilations, the loop over layers has one layer per iteration, which compiles fast. If the experiment does not
     allow a loop, the layers stay as they are."""
-    given, mesh = case.experiment, program.mesh.shape
+    given, mesh = case.experiment, program.mesh
     loop: JsonObject = {"model.scan_layers": True}
     try:
         case.changed(loop)
     except UserError:
         loop = {}
-    parts = row_multiple(program.mesh)
+    parts = row_multiple(mesh)
     trains = case.kind != "eval"
     k = case.accumulation
     per_device = program.rows // parts
     limit = error.has or topology.device_memory
     parameters, optimizer = (program.arguments().get(name, ()) for name in ("parameters", "optimizer"))
-    whole = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(parameters)) / mesh[FSDP] / mesh[TENSOR]
+    whole = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(parameters)) / parameter_shards(mesh)
     kept = local_bytes(parameters) + local_bytes(optimizer)  # does not depend on the number of rows
 
     say("it does not fit; searching for the largest batch ...")
@@ -87,11 +87,11 @@ def remedies(case: Case, program: StepProgram, error: DoesNotFit, topology: Topo
         if trains and per_device % n == 0 and per_device <= n * most.rows
     ]
     sharding = [
-        {"mesh.fsdp": n} | ({} if given.mesh.data == -1 else {"mesh.data": -1})
-        for n in (mesh[FSDP] * 2**j for j in range(1, 20))
-        if program.mesh.size % (n * mesh[TENSOR]) == 0
+        {f"mesh.{axis}": size for axis, size in sizes.items()}
+        for times in (2**j for j in range(1, 20))
+        if (sizes := shard_further(given.mesh, mesh, times))
         # sharding saves at most the memory of the parameters, the gradients and the optimizer state
-        and error.needs - (2 * whole + local_bytes(optimizer)) * (1 - mesh[FSDP] / n) < limit
+        and error.needs - (2 * whole + local_bytes(optimizer)) * (1 - 1 / times) < limit
     ]
     found = []
     for title, trials in (("accumulation", accumulating[:3]), ("remat", recomputing), ("sharding", sharding)):

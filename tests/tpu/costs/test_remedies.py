@@ -159,9 +159,10 @@ def bytes_of(case: programs.Case) -> float:
     """Computes a device's memory by a simple rule: parameters, gradients and optimizer, and 32 MiB of activations per row, an
     eighth of that if they are recomputed."""
     x: Any = case.experiment
+    mesh = make_mesh(x.mesh).shape
     activations = 32 / (1 if x.model.remat == "none" else 8)
-    kept = (1 if case.kind == "eval" else 4) * PARAMETERS / x.mesh.fsdp / x.mesh.tensor
-    return MIB * (kept + activations * rows_of(case) / (8 // x.mesh.tensor) / case.accumulation)
+    kept = (1 if case.kind == "eval" else 4) * PARAMETERS / mesh["fsdp"] / mesh["tensor"]
+    return MIB * (kept + activations * rows_of(case) / (8 // mesh["tensor"]) / case.accumulation)
 
 
 def described(case: programs.Case) -> programs.StepProgram:
@@ -273,7 +274,15 @@ def test_no_more_than_three_numbers_of_microbatches_are_tried():
     assert [x.phases[0].accumulation for x in tried if x.phases[0].accumulation > 1] == [8, 16, 32]
 
 
-def test_sharding_is_a_remedy_if_the_model_does_not_fit(monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize(
+    ("sizes", "helps"),
+    [
+        ({"data": 8}, "--config.mesh.data=4 --config.mesh.fsdp=2 (0.3 GiB)"),
+        ({"data": 4, "tensor": -1}, "--config.mesh.data=2 --config.mesh.fsdp=2 (0.2 GiB)"),
+        ({"data": 2, "fsdp": -1}, "--config.mesh.data=1 --config.mesh.fsdp=8 (0.1 GiB)"),
+    ],
+)
+def test_sharding_is_a_remedy_if_the_model_does_not_fit(sizes: dict[str, int], helps: str, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(globals(), "PARAMETERS", 160)
-    found, _ = remedies([*MRPC, "--config.mesh.data=8"], 672)
-    assert found[-1] == "--config.mesh.fsdp=2 --config.mesh.data=-1 (0.3 GiB)"
+    found, _ = remedies([*MRPC, *(f"--config.mesh.{axis}={size}" for axis, size in sizes.items())], 672)
+    assert helps in found
