@@ -87,6 +87,19 @@ def test_every_dev_line_shows_the_main_score_with_its_baseline(said: FinetuningL
     assert told()[-1] == "dev after step 2: f1 0.8125 (baseline 0.75)  accuracy 0.5"
 
 
+def test_the_curves_have_the_names_of_the_log_and_the_metrics(said: FinetuningLog, told, tmp_path: pathlib.Path, monkeypatch):
+    figures: list[Figure] = []
+    monkeypatch.setattr("bert_jax.training.curves._save", lambda figure, *_: figures.append(figure))
+    said.training(1, window(skipped=0))
+    said.evaluation(2, {"dev": {"accuracy": 0.5, "f1": 0.8125}})
+    said.draw()
+    titles = [axes.get_title(loc="left") for axes in figures[0].axes]
+    assert [title for title in titles if title] == ["training loss", "dev f1", "learning rate"]
+    metrics = {name for record in read_metrics(tmp_path / METRICS) for name in record}
+    assert {"train/loss", "dev/f1", "train/learning_rate"} <= metrics
+    assert "f1 0.8125" in told()[-1]
+
+
 def test_the_end_shows_test_scores_with_published_ones(tmp_path: pathlib.Path, told):
     task = task_of("sick/entailment", metric="accuracy")
     with FinetuningLog(job_of(tmp_path, task=task), 0) as log:
