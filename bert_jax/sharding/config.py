@@ -11,8 +11,8 @@ from annotated_types import Interval
 from bert_jax.errors import UserError
 from bert_jax.interface.ranges import OneOf, check_ranges
 
-DATA, FSDP, CONTEXT, TENSOR = "data", "fsdp", "context", "tensor"
-AXES = (DATA, FSDP, CONTEXT, TENSOR)
+DATA, FSDP, TENSOR = "data", "fsdp", "tensor"
+AXES = (DATA, FSDP, TENSOR)
 """The axes, from the least to the most communication. To add an axis, add its name here, its size to `MeshConfig`, and the
 dimensions that it splits to the tables in `rules.py`."""
 ACROSS_SLICES = ("auto", DATA, FSDP)
@@ -25,8 +25,7 @@ class MeshConfig:
     """The number of devices along each mesh axis. At most one axis can be -1, which means all remaining devices.
 
     data: splits the rows. Every device computes with all parameters, but with `zero_sharding` it stores only a part of them.
-    fsdp: splits the rows and the parameters. context: splits the length of activations. tensor: splits heads, feed-forward
-    width and vocabulary.
+    fsdp: splits the rows and the parameters. tensor: splits heads, feed-forward width and vocabulary.
 
     The network between TPU slices is 30 to 100 times slower than within a slice, so the axis with the least communication spans
     the slices. `data` reduces gradients once per step. `fsdp` gathers the parameters twice per microbatch and scatters their
@@ -36,7 +35,6 @@ class MeshConfig:
 
     data: AxisSize = -1
     fsdp: AxisSize = 1
-    context: AxisSize = 1
     tensor: AxisSize = 1
     zero_sharding: bool = True
     """Whether parameters and optimizer state are sharded over `data` and gathered for each step (ZeRO, arXiv:1910.02054)

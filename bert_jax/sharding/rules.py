@@ -32,10 +32,9 @@ RULES: tuple[tuple[str, str | tuple[str, ...] | None], ...] = (
 or vocabulary. LayerNorm and biases of width D are replicated, because D numbers per device are too few for a collective."""
 
 ACTIVATION_RULES: tuple[tuple[str, str | tuple[str, ...] | None], ...] = tuple(
-    (name, {"embed": None, "length": "context"}.get(name, axes)) for name, axes in RULES
+    (name, None if name == "embed" else axes) for name, axes in RULES
 )
-"""Rules for activations. Rows are split over `data` and `fsdp`. The model width is not split, since `fsdp` splits the rows.
-`context` splits the length."""
+"""Rules for activations. Rows are split over `data` and `fsdp`. The model width is not split, since `fsdp` splits the rows."""
 
 MIN_ZERO_SIZE = 2**15
 """Arrays with fewer elements per layer stay replicated over "data", since a collective would cost more than it saves."""
