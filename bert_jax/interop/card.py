@@ -19,7 +19,6 @@ from bert_jax.interop.directory import CARD, card_facts, signed_card
 from bert_jax.interop.families import FAMILIES
 from bert_jax.interop.families.family import export_family
 from bert_jax.interop.huggingface_config import architecture_name
-from bert_jax.interop.locate import transformer_folder
 
 UNKNOWN = "unknown"
 """The hub's name for a licence that is not stated."""
@@ -158,6 +157,8 @@ def read_training(directory: pathlib.Path) -> tuple[Training, str]:
     """Returns (training, text) from the card of the model in `directory`. If somebody has written or edited the card, `text` is
     the whole card, and `training` has only the licence and the language. Otherwise, `text` is "". The card of an older
     sentence-transformers model, whose Transformer is in a folder such as 0_BERT, is in the parent of this folder."""
+    from bert_jax.interop.locate import transformer_folder  # with readers of foreign files, which a run does not need
+
     above = directory.absolute().parent
     if not (directory / CARD).is_file() and transformer_folder(above) == directory.absolute():
         directory = above

@@ -13,8 +13,7 @@ from bert_jax.configs.pretraining import PretrainingExperiment
 from bert_jax.data import DECODER
 from bert_jax.data.batches import BatchSource, check_policy, check_rows
 from bert_jax.data.config import ExampleConfig
-from bert_jax.data.corpus.parallel import UNNAMED
-from bert_jax.data.corpus.store import TOKENIZER, Corpus, CorruptedCorpus, open_splits
+from bert_jax.data.corpus.store import TOKENIZER, UNNAMED, Corpus, CorruptedCorpus, open_splits
 from bert_jax.data.corpus.verification import Verification, Verifications, local_corpus
 from bert_jax.data.rows import Batch
 from bert_jax.errors import UserError

@@ -20,7 +20,7 @@ import numpy as np
 from bert_jax import files
 from bert_jax.data.corpus import arrays, sources, store
 from bert_jax.data.corpus.arrays import DOCUMENT_HASHES, SPLITS, TOKEN_COUNTS, shard_name
-from bert_jax.data.corpus.parallel import UNNAMED, PairRules
+from bert_jax.data.corpus.parallel import PairRules
 from bert_jax.data.corpus.report import (
     ShardSurvey,
     corpus_report,
@@ -142,12 +142,12 @@ def find_text(config: BuildConfig, say: Callable[[str], object]) -> tuple[list[I
     if config.eval_sources and not held_out:
         raise UserError(f"there is no text in {', '.join(map(str, config.eval_sources))} (--eval-source)")
     if held_out and (own := sources.source_languages(held_out)) != languages:
-        if own is None or languages is None or UNNAMED not in (own, languages):
+        if own is None or languages is None or store.UNNAMED not in (own, languages):
             raise UserError(
                 f"--eval-source has {_direction(own)}, but --source has {_direction(languages)}; give an --eval-source of "
                 "the same kind"
             )
-        languages = own if languages == UNNAMED else languages
+        languages = own if languages == store.UNNAMED else languages
     _refuse_unused_options(config, [*items, *held_out])
     return items, held_out, languages
 

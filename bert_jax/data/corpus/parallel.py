@@ -20,13 +20,12 @@ from collections.abc import Callable, Iterator, Sequence
 
 from bert_jax import files
 from bert_jax.data.corpus.cleaning import without_controls
+from bert_jax.data.corpus.store import UNNAMED
 from bert_jax.errors import UserError, nearest
 from bert_jax.interface.words import counted
 from bert_jax.storage.formats import bare_name, conversion, open_packed, reading_explained
 from bert_jax.storage.records import without_bom
 
-UNNAMED = ("source", "target")
-"""The names of the two sides if the file names do not show the languages."""
 NESTED = "translation"
 """The field of a JSON record that may hold the object with the two texts, as in the data sets of the Hugging Face hub."""
 Pair = tuple[str, str]

@@ -27,6 +27,8 @@ from bert_jax.files import Json, JsonObject
 from bert_jax.interface.words import counted
 
 MANIFEST = "manifest.json"
+UNNAMED = ("source", "target")
+"""The languages of a parallel corpus if the names of its files do not show them."""
 FILES = frozenset({*(f"{split}.{name}.npy" for split in SPLITS for name in ARRAYS), TOKEN_COUNTS, DOCUMENT_HASHES})
 """The files of a shard."""
 WORD_FILES = frozenset(f"{split}.{WORDS}.npy" for split in SPLITS)
