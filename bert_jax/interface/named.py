@@ -22,8 +22,7 @@ from types import ModuleType
 from typing import Any, NotRequired, TypedDict
 
 from bert_jax.errors import UserError, nearest
-from bert_jax.interface.imports import imported_files
-from bert_jax.interface.python_files import MissingFile, find_module, load_module, loaded_for
+from bert_jax.interface.python_files import MissingFile, find_module, imported_files, load_module, loaded_for
 
 IN_FILE = re.compile(r"(?s)(?P<file>.+?\.py)(?::(?P<name>\w*)(?::(?P<rest>.*))?)?")
 """FILE.py:NAME, or FILE.py:NAME:REST for values with an argument."""
