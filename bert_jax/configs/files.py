@@ -19,8 +19,7 @@ from bert_jax.configs.sections import did_you_mean, suggested_keys
 from bert_jax.errors import UserError
 from bert_jax.files import JsonObject
 from bert_jax.interface import python_files
-from bert_jax.interface.numbers import whole_number
-from bert_jax.interface.ranges import Count, hints, intervals, is_group, range_text, value_types
+from bert_jax.interface.ranges import Count, hints, intervals, is_group, range_text, value_types, whole_number
 
 if TYPE_CHECKING:  # these modules import jax, which --help does not need
     from bert_jax.configs.finetuning import FinetuningExperiment

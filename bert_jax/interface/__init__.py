@@ -4,8 +4,7 @@ In: a command line, counts, errors. Out: parsed flags, checked values, lines of 
 
     words.py          counts, sizes and durations as text: "3 epochs", "2h07m"
     axes.py           AXES: the letters and words of array shapes in signatures
-    numbers.py        whole_number and decimal_number: numbers from the text of files and flags
-    ranges.py         ranges of settings and flags: declared in type annotations, checked here
+    ranges.py         ranges of settings and flags, declared in type annotations; whole_number and decimal_number
     flags.py          FlagParser: argparse that raises UserError; flags made of an options dataclass
     progress.py       Progress: one line with an estimate of the time left
     output.py         checks the path of an output file or directory, and explains errors of writing it

@@ -9,8 +9,7 @@ from annotated_types import Interval
 
 from bert_jax.errors import UserError, nearest
 from bert_jax.interface.flags import FlagParser, nonempty
-from bert_jax.interface.numbers import whole_number
-from bert_jax.interface.ranges import COUNT, SEED, InRange
+from bert_jax.interface.ranges import COUNT, SEED, InRange, whole_number
 from bert_jax.interface.words import cut
 from bert_jax.interop import DTYPES, FUNCTIONS, NEW_POSITIONS, PARTS, PLATFORMS, TEXT_POOLINGS
 from bert_jax.interop.directory import FORMATS

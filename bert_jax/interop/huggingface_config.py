@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from bert_jax.errors import UserError
 from bert_jax.files import Json, JsonObject
 from bert_jax.interface.named import file_record, is_in_file, split_named
-from bert_jax.interface.numbers import whole_number
+from bert_jax.interface.ranges import whole_number
 from bert_jax.interop.directory import OURS
 from bert_jax.interop.families import FAMILIES
 from bert_jax.interop.families.bert import BERT

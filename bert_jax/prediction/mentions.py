@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from bert_jax.errors import UserError
 from bert_jax.files import JsonObject
-from bert_jax.interface.numbers import whole_number
+from bert_jax.interface.ranges import whole_number
 from bert_jax.interface.words import counted
 from bert_jax.model.heads.mention import MentionHead
 from bert_jax.prediction.engine import Engine

@@ -25,7 +25,7 @@ from bert_jax.data.tokenizers.tokenizer import VocabularyInfo
 from bert_jax.errors import UserError
 from bert_jax.files import JsonObject
 from bert_jax.interface.named import by_content
-from bert_jax.interface.numbers import whole_number
+from bert_jax.interface.ranges import whole_number
 from bert_jax.interface.words import counted
 from bert_jax.interop.huggingface import Model, NewParts, import_model, part_names, with_new_parts
 from bert_jax.interop.names import PARTS, REQUIRED_PARTS

@@ -20,7 +20,7 @@ from typing import cast
 
 from bert_jax.errors import UserError
 from bert_jax.files import Json
-from bert_jax.interface.numbers import whole_number
+from bert_jax.interface.ranges import whole_number
 from bert_jax.interface.words import counted, cut
 from bert_jax.runtime.messages import ask, framed, hear, signed
 

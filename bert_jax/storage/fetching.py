@@ -22,8 +22,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 from bert_jax.errors import UserError
 from bert_jax.files import locked, remove_leftovers, replacing, write_text
-from bert_jax.interface.numbers import whole_number
 from bert_jax.interface.progress import Progress
+from bert_jax.interface.ranges import whole_number
 from bert_jax.interface.words import byte_unit
 from bert_jax.storage.objects import Item, StorageError, download, listed, object_at
 from bert_jax.storage.paths import SCHEME, cache_directory, checked, is_plain, is_remote, name_and_value, split

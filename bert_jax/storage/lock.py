@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable, Iterator
 
 from bert_jax.errors import USER_ERROR_STATUS, UserError
-from bert_jax.interface.numbers import whole_number
+from bert_jax.interface.ranges import whole_number
 from bert_jax.storage.objects import StorageError, read, remove, write
 from bert_jax.storage.paths import AnyPath
 

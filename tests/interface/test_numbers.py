@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bert_jax.errors import UserError
-from bert_jax.interface.numbers import decimal_number, whole_number
-from bert_jax.interface.ranges import COUNT, Count, InRange, check_value
+from bert_jax.interface.ranges import COUNT, Count, InRange, check_value, decimal_number, whole_number
 
 LONG = "9" * 5_000
 

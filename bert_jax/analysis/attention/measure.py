@@ -18,7 +18,7 @@ from bert_jax.analysis.named import NamedArray
 from bert_jax.analysis.windows import Kind, Window, Word, plain_words, written_words
 from bert_jax.data import DECODER, INPUTS
 from bert_jax.errors import UserError, nearest
-from bert_jax.interface.numbers import whole_number
+from bert_jax.interface.ranges import whole_number
 from bert_jax.interface.words import counted, cut
 from bert_jax.prediction.engine import Engine
 from bert_jax.prediction.packing import row_length

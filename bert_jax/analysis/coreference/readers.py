@@ -41,7 +41,7 @@ from bert_jax.analysis.coreference.mentions import (
 )  # fmt: skip
 from bert_jax.analysis.reading import Treebank
 from bert_jax.errors import UserError
-from bert_jax.interface.numbers import whole_number
+from bert_jax.interface.ranges import whole_number
 from bert_jax.interface.words import counted, cut
 from bert_jax.prediction.fields import Field, Record
 from bert_jax.prediction.streams import read_records

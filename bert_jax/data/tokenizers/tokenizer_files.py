@@ -22,7 +22,7 @@ from bert_jax.data.tokenizers.json_tokenizer import BRACKETED, PREFIX_SPACE, Jso
 from bert_jax.data.tokenizers.wordpiece import CONTINUATION, WORD_START
 from bert_jax.errors import UserError, missing_path
 from bert_jax.files import Json, JsonObject
-from bert_jax.interface.numbers import whole_number
+from bert_jax.interface.ranges import whole_number
 from bert_jax.interface.words import counted
 from bert_jax.storage.formats import HEAD_BYTES, conversion, recognise, refuse_pipe, unicode_encoding
 

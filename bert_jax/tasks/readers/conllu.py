@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 
 from bert_jax.errors import UserError, nearest, repeated
-from bert_jax.interface.numbers import whole_number
+from bert_jax.interface.ranges import whole_number
 from bert_jax.interface.words import counted, cut
 from bert_jax.storage.records import read_text, split_lines
 from bert_jax.tasks.examples import WordsExample

@@ -49,7 +49,7 @@ from typing import Any, TypeAlias
 
 from bert_jax.errors import UserError, nearest
 from bert_jax.files import parse_json
-from bert_jax.interface.numbers import decimal_number
+from bert_jax.interface.ranges import decimal_number
 from bert_jax.interface.words import counted
 from bert_jax.model.heads.outputs import OUTPUTS, Label
 from bert_jax.storage.records import Location, read_text, split_lines

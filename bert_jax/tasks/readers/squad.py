@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 
 from bert_jax.errors import UserError, nearest
 from bert_jax.files import parse_json
-from bert_jax.interface.numbers import LARGEST, decimal_number
+from bert_jax.interface.ranges import LARGEST, decimal_number
 from bert_jax.interface.words import counted, cut
 from bert_jax.storage.records import is_utf8, read_text, split_lines
 from bert_jax.tasks.examples import QuestionExample

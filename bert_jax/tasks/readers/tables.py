@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from bert_jax.errors import UserError, listed, nearest, repeated
-from bert_jax.interface.numbers import LARGEST, decimal_number, whole_number
+from bert_jax.interface.ranges import LARGEST, decimal_number, whole_number
 from bert_jax.interface.words import counted, cut
 from bert_jax.storage.records import Line, Location, table_rows, text_lines
 
