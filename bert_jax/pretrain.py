@@ -29,10 +29,9 @@ import flax.linen as nn
 import jax
 
 from bert_jax.configs.command_line import Flags, parse_flags
-from bert_jax.configs.files import with_defaults
+from bert_jax.configs.files import dataclass_from_dict, with_defaults
 from bert_jax.configs.memory_advice import pretraining_advice, require_training_memory, state_advice
 from bert_jax.configs.pretraining import CorpusConfig, PretrainingExperiment
-from bert_jax.configs.sections import dataclass_from_dict
 from bert_jax.data.batches import process_shard, to_device
 from bert_jax.data.corpus.store import open_splits
 from bert_jax.data.corpus.verification import Verifications, local_corpus, verify

@@ -19,10 +19,9 @@ import yaml
 from bert_jax import corpus
 from bert_jax.analysis import flags as analyse_flags
 from bert_jax.configs.command_line import parse_flags
-from bert_jax.configs.files import read_experiment, split_overrides
+from bert_jax.configs.files import leaf_keys, read_experiment, split_overrides
 from bert_jax.configs.finetuning import FinetuningExperiment
 from bert_jax.configs.pretraining import PretrainingExperiment
-from bert_jax.configs.sections import leaf_keys
 from bert_jax.configs.study import StudyExperiment
 from bert_jax.errors import UserError
 from bert_jax.interop import flags as convert_flags

@@ -3,8 +3,7 @@
 In: `--config=FILE[:ARG] --config.key=value`. Out: a PretrainingExperiment, a FinetuningExperiment or a StudyExperiment with
 checked values.
 
-    files.py          reads an experiment file and applies the overrides of the command line, `--config.key=value`
-    sections.py       nested values -> dataclasses; unknown keys, wrong types and values out of range are UserErrors
+    files.py          experiment file and `--config.key=value` -> nested values -> dataclasses; unknown keys are UserErrors
     pretraining.py    every key of a pretraining experiment
     finetuning.py     every key of a fine-tuning experiment
     study.py          every key of a study: arms, tasks, seeds, budget

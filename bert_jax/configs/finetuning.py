@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 from annotated_types import Interval
 
+from bert_jax.configs.files import dataclass_from_dict
 from bert_jax.configs.pretraining import CheckpointConfig
-from bert_jax.configs.sections import dataclass_from_dict
 from bert_jax.errors import UserError
 from bert_jax.files import JsonObject
 from bert_jax.interface.ranges import BatchSize, Count, CountOrZero, Dropout, Fraction, NamedIn, OneOf, PathText, Seed

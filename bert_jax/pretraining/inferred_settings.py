@@ -93,7 +93,7 @@ def infer_settings(
     for i, phase in enumerate(phases):
         steps, warmup = each[i], phase.get("warmup_steps") if isinstance(phase, dict) else None
         key = f"phases.{i}.warmup_steps"
-        if not isinstance(steps, int) or not isinstance(warmup, int):  # `configs.sections` reports a wrong type
+        if not isinstance(steps, int) or not isinstance(warmup, int):  # `configs.files` reports a wrong type
             continue
         if not steps or key in given or phase.get("continue_schedule"):
             continue

@@ -17,10 +17,9 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding
 from jaxtyping import PyTree
 
-from bert_jax.configs.files import UNSET, read_experiment
+from bert_jax.configs.files import UNSET, dataclass_from_dict, read_experiment
 from bert_jax.configs.finetuning import FinetuningExperiment
 from bert_jax.configs.pretraining import CorpusConfig, PretrainingExperiment
-from bert_jax.configs.sections import dataclass_from_dict
 from bert_jax.data.config import ExampleConfig
 from bert_jax.data.corpus.store import MANIFEST, open_corpus, read_manifest
 from bert_jax.data.corpus.verification import KEY

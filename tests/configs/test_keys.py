@@ -9,10 +9,9 @@ from typing import Any, get_args
 import pytest
 
 from bert_jax.configs.command_line import flag_parser
-from bert_jax.configs.files import read_experiment
+from bert_jax.configs.files import ALIASES, _value, leaf_keys, read_experiment, suggested_keys
 from bert_jax.configs.finetuning import FinetuningExperiment
 from bert_jax.configs.pretraining import PretrainingExperiment
-from bert_jax.configs.sections import ALIASES, _value, leaf_keys, suggested_keys
 from bert_jax.configs.study import StudyExperiment
 from bert_jax.errors import UserError, nearest
 from bert_jax.interface.flags import FlagParser

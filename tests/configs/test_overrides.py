@@ -8,8 +8,7 @@ from typing import Annotated, Any
 import pytest
 from annotated_types import Interval
 
-from bert_jax.configs.files import override, read_value, split_overrides, suggested_flag
-from bert_jax.configs.sections import dataclass_from_dict
+from bert_jax.configs.files import dataclass_from_dict, override, read_value, split_overrides, suggested_flag
 from bert_jax.errors import UserError
 
 
