@@ -25,7 +25,7 @@ from collections.abc import Callable, Collection, Sequence
 from annotated_types import Interval
 
 from bert_jax import files
-from bert_jax.data.corpus import arrays, sources
+from bert_jax.data.corpus import sources, store
 from bert_jax.data.corpus.build import (
     RECIPE_FILE,
     BuildConfig,
@@ -357,7 +357,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def _build(flags: argparse.Namespace, config: BuildConfig, shown: str) -> None:
     """Builds the corpus in the directory --output and prints its report. Messages use the name `shown` for the directory."""
-    with arrays.disk_errors(flags.output):
+    with store.disk_errors(flags.output):
         say = _say_once()
         tokenizer = _tokenizer(flags, config, say)
     if flags.vocab_only:

@@ -11,11 +11,10 @@ In: text, JSON lines, Parquet, Arrow, tfds data sets. Out: a corpus directory, m
     cleaning.py              lines of a document to sentences; drops and counts lines and documents that are not text
     sentences.py             layouts of plain text; running text to sentences
     hub.py                   resolves the name of a vocabulary: a file, a workdir, a corpus, a model on the hub
-    arrays.py                .npy files, written piece by piece; disk errors
     workers.py               runs jobs on worker processes
     shard.py                 reads, cleans, tokenises and writes one shard; rewrites one, e.g. with another held-out fraction
     build.py                 builds all shards over processes and hosts, then the manifest
     report.py                statistics of a finished corpus, and the corpus report
     verification.py          checks files against their checksums, in the background; copies a corpus from a bucket
-    store.py                 Corpus: a finished corpus, checked and memory-mapped, with offsets across all shards
+    store.py                 .npy files, written piece by piece; Corpus: all shards, checked and memory-mapped
 """

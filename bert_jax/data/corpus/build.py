@@ -18,8 +18,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 import numpy as np
 
 from bert_jax import files
-from bert_jax.data.corpus import arrays, sources, store
-from bert_jax.data.corpus.arrays import DOCUMENT_HASHES, SPLITS, TOKEN_COUNTS, shard_name
+from bert_jax.data.corpus import sources, store
 from bert_jax.data.corpus.parallel import PairRules
 from bert_jax.data.corpus.report import (
     ShardSurvey,
@@ -41,6 +40,7 @@ from bert_jax.data.corpus.shard import (
     write_shard,
 )
 from bert_jax.data.corpus.sources import Item, Source
+from bert_jax.data.corpus.store import DOCUMENT_HASHES, SPLITS, TOKEN_COUNTS, shard_name
 from bert_jax.data.corpus.workers import Report, run_jobs
 from bert_jax.data.tokenizers.tokenizer import CONFIG_FILE, Tokenizer, load_tokenizer
 from bert_jax.errors import UserError
@@ -84,7 +84,7 @@ def build_corpus(
 ) -> JsonObject | None:
     """Builds the shards k with k % n == i, where `host` is (i, n). Returns the report, or None if shards of other hosts are
     still missing. `say` is called with notes about the sources (`sources.find_items`)."""
-    with arrays.disk_errors(directory):
+    with store.disk_errors(directory):
         items, held_out, languages = find_text(config, say)
         if languages and tokenizer.separate_vocabularies:
             raise UserError(
@@ -395,7 +395,7 @@ def _tokenizer(directory: pathlib.Path, identity: str) -> Tokenizer:
 
 
 def _write_one(work: ShardWork, report: Report) -> None:
-    with arrays.disk_errors(work.store):
+    with store.disk_errors(work.store):
         write_shard(work, _tokenizer(work.store / store.TOKENIZER, work.vocabulary_sha256), report)
 
 
@@ -421,7 +421,7 @@ class _DropWork:
 
 
 def _drop_one(work: _DropWork, report: Report) -> None:
-    with arrays.disk_errors(work.directory):
+    with store.disk_errors(work.directory):
         drop_documents(work.directory, work.index, work.shards, work.repeated, work.vocabulary_size)
 
 
@@ -437,10 +437,10 @@ class _SplitWork:
 def _split_one(work: _SplitWork, report: Report) -> None:
     """Changes the held-out fraction of a shard. If the process is killed, the shard is complete or missing. The next run
     rebuilds a missing shard."""
-    with arrays.disk_errors(work.directory):
+    with store.disk_errors(work.directory):
         path = work.directory / shard_name(work.index, work.shards)
         content = files.read_json(path / "shard.json")
-        hashes = arrays.map_array(path / DOCUMENT_HASHES)
+        hashes = store.map_array(path / DOCUMENT_HASHES)
         by_split = {split: shard_arrays(path, split) for split in SPLITS}
         by_split = resplit_shard(by_split, hashes, content["eval_fraction"], work.fraction)
         content["eval_fraction"] = work.fraction

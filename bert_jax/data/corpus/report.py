@@ -14,9 +14,9 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from bert_jax.data.corpus.arrays import ARRAYS, SPLITS, map_array
 from bert_jax.data.corpus.cleaning import ALWAYS, RULES
 from bert_jax.data.corpus.shard import SIDES, min_eval_documents
+from bert_jax.data.corpus.store import ARRAYS, SPLITS, map_array
 from bert_jax.data.tokenizers.tokenizer import Tokenizer
 from bert_jax.data.tokenizers.vocabulary_training import MARKS_LIMIT, stripped_share
 from bert_jax.errors import UserError

@@ -9,8 +9,7 @@ import os
 import numpy as np
 import pytest
 
-from bert_jax.data.corpus.arrays import ArrayWriter, disk_errors, write_array
-from bert_jax.data.corpus.store import open_corpus
+from bert_jax.data.corpus.store import ArrayWriter, disk_errors, open_corpus, write_array
 from bert_jax.data.tokenizers.tokenizer import load_tokenizer
 from bert_jax.errors import UserError
 from bert_jax.interop.huggingface import read_model_config

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from bert_jax import files
-from bert_jax.data.corpus import arrays, shard
+from bert_jax.data.corpus import shard, store
 from bert_jax.data.corpus.cleaning import CleaningConfig
 from bert_jax.data.corpus.parallel import PairRules
 from bert_jax.data.corpus.shard import ShardWork, TextConfig, finish_shard, temporary_name, write_shard
@@ -98,7 +98,7 @@ def test_a_shard_finished_by_another_process_is_kept(tmp_path):
 
     def finish() -> None:
         part.mkdir()
-        arrays.write_array(part / "train.tokens.npy", np.arange(3), np.dtype(np.uint16))
+        store.write_array(part / "train.tokens.npy", np.arange(3), np.dtype(np.uint16))
         finish_shard(part, final, 5, {})
 
     final.mkdir()

@@ -16,7 +16,6 @@ import pytest
 from bert_jax.data.batches import BatchSource
 from bert_jax.data.config import ExampleConfig
 from bert_jax.data.corpus import store as store_module
-from bert_jax.data.corpus.arrays import token_dtype
 from bert_jax.data.corpus.store import (
     CorruptedCorpus,
     ShardedOffsets,
@@ -25,6 +24,7 @@ from bert_jax.data.corpus.store import (
     corpus_sources,
     open_corpus,
     open_splits,
+    token_dtype,
 )
 from bert_jax.data.tokenizers.tokenizer import load_tokenizer
 from bert_jax.errors import UserError
