@@ -4,8 +4,7 @@ In: `Tokens`, int32 arrays of token ids, types, positions and sequence ids. Out:
 
     config.py           ModelConfig; the published sizes
     tokens.py           Tokens: the inputs of an encoder; Layer: the properties of a layer
-    matmul.py           matrix products and their gradients
-    layers.py           Dense, LayerNorm, GELU, dropout, LayerNorm(x + dropout(y))
+    layers.py           matrix products, Dense, LayerNorm, GELU, dropout, LayerNorm(x + dropout(y))
     positions.py        learned, sinusoidal, rotary, none: objects that act on embeddings, on queries and keys, or on scores
     embeddings.py       token ids -> vectors
     characters.py       word vectors from characters

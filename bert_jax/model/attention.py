@@ -20,6 +20,7 @@ from bert_jax.model.layers import (
     Dense,
     Dropout,
     Seed,
+    batched_matmul,
     dropout,
     gather_positions,
     hash_word,
@@ -27,7 +28,6 @@ from bert_jax.model.layers import (
     row_words,
     same_shape,
 )
-from bert_jax.model.matmul import batched_matmul
 from bert_jax.model.positions import acts_on, make_positions
 from bert_jax.model.tokens import Layer, Tokens
 

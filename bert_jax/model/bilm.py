@@ -22,9 +22,8 @@ from jaxtyping import Array, Bool, Float, Int, Key
 
 from bert_jax.model.config import ModelConfig
 from bert_jax.model.encoder import WholeRows, unstack
-from bert_jax.model.layers import Dropout, Seed, dropout, hash_word, layer_parameters, named, truncated_normal
+from bert_jax.model.layers import Dropout, Seed, dense, dropout, hash_word, layer_parameters, named, truncated_normal
 from bert_jax.model.lstm import Direction, batch_major, carried, recurrence, time_major
-from bert_jax.model.matmul import dense
 from bert_jax.model.tokens import Tokens
 
 

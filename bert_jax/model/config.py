@@ -86,7 +86,7 @@ class Target:
     platform: str = ""
     """"cpu", "tpu" or "gpu"."""
     one_cpu: bool = False
-    """Whether the program runs on a single CPU device, for which `matmul.py` has special forms."""
+    """Whether the program runs on a single CPU device, for which `layers.matmul` has special forms."""
     attention: AttentionKernel | None = None
     """The fused attention kernel. None: attention uses plain XLA operations."""
     residual_norm: ResidualNormKernel | None = None

@@ -17,8 +17,7 @@ from jaxtyping import Array, Float, Int, Shaped
 
 from bert_jax.model.attention import INTERMEDIATES
 from bert_jax.model.config import Target
-from bert_jax.model.layers import Dense, parameter, truncated_normal
-from bert_jax.model.matmul import precision
+from bert_jax.model.layers import Dense, parameter, precision, truncated_normal
 
 
 class Direction(NamedTuple):

@@ -12,8 +12,18 @@ import pytest
 
 from bert_jax.errors import UserError
 from bert_jax.model.config import ModelConfig, Target
-from bert_jax.model.layers import Dense, Dropout, Norm, activation, dropout, hash_word, random_words, row_words, truncated_normal
-from bert_jax.model.matmul import sum_rows
+from bert_jax.model.layers import (
+    Dense,
+    Dropout,
+    Norm,
+    activation,
+    dropout,
+    hash_word,
+    random_words,
+    row_words,
+    sum_rows,
+    truncated_normal,
+)
 from bert_jax.model.pretraining import SOFTMAX_SEED, whole_tiles
 from tests.model.lowbias32 import hashed, rate_at_a_word, word_of
 

@@ -14,7 +14,7 @@ from jax.sharding import AbstractDevice, NamedSharding, PartitionSpec
 
 from bert_jax.model.heads.pretraining import decode
 from bert_jax.model.kernels import dispatch
-from bert_jax.model.matmul import batched_matmul, dense, matmul, precision, transposed_matmul
+from bert_jax.model.layers import batched_matmul, dense, matmul, precision, transposed_matmul
 from bert_jax.sharding.config import MeshConfig
 from bert_jax.sharding.kernels import resolve
 from bert_jax.sharding.mesh import make_mesh

@@ -10,8 +10,17 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from bert_jax.model.config import ModelConfig
-from bert_jax.model.layers import Dense, Norm, activation, initializer, parameter, with_leading_axes
-from bert_jax.model.matmul import matmul, sum_rows, transposed_matmul
+from bert_jax.model.layers import (
+    Dense,
+    Norm,
+    activation,
+    initializer,
+    matmul,
+    parameter,
+    sum_rows,
+    transposed_matmul,
+    with_leading_axes,
+)
 
 PADDED_LOGIT = -1e9
 """The logit of a padded vocabulary row. The probability and the gradient of such a row are exactly zero in float32."""

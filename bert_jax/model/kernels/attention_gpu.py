@@ -28,8 +28,7 @@ from jaxtyping import Array, Bool, Float, UInt32
 
 from bert_jax.model.kernels import MASKED_SCORE
 from bert_jax.model.kernels.attention_plan import LOG2E, Inputs, Placement, Results
-from bert_jax.model.layers import COLUMN, hash_word, row_words
-from bert_jax.model.matmul import dot
+from bert_jax.model.layers import COLUMN, dot, hash_word, row_words
 
 HEAD_WIDTHS = (16, 32, 64, 128)
 """The supported head widths."""

@@ -35,8 +35,7 @@ from jaxtyping import Array, Float, Int
 
 from bert_jax.model.kernels import MASKED_SCORE
 from bert_jax.model.kernels.attention_plan import KEYS, LANES, LOG2E, Inputs, Results, TpuPlan, vmem_bytes
-from bert_jax.model.layers import hash_word, random_words
-from bert_jax.model.matmul import dot
+from bert_jax.model.layers import dot, hash_word, random_words
 
 Ref = Any
 """A reference to an array on the chip that Pallas passes to a kernel."""

@@ -33,7 +33,7 @@ KERNELS = {"tpu": ("attention", "residual_norm"), "gpu": ("attention",)}
 """Platform -> the operations that have a kernel. Each operation is a field of `ModelConfig`."""
 COMPILERS = ("jaxlib", "libtpu", "jax-cuda12-pjrt", "jax-cuda13-pjrt")
 """The packages that compile kernels."""
-SOURCES = ("attention.py", "positions.py", "layers.py", "matmul.py")
+SOURCES = ("attention.py", "positions.py", "layers.py")
 """The files in bert_jax/model that the comparison depends on, in addition to the folder `kernels`."""
 UNFINISHED = "its comparison with the plain path did not finish in an earlier run"
 
