@@ -55,8 +55,8 @@ from bert_jax.tasks.published import published
 from bert_jax.tasks.registry import load_task, task_head_class
 from bert_jax.training.checkpoints import Checkpoints
 from bert_jax.training.exporting import write_results
+from bert_jax.training.log import load_sinks
 from bert_jax.training.loop import Parts, Saver, Stage, due, train
-from bert_jax.training.metrics import load_sinks
 from bert_jax.training.steps import TrainState
 
 log = logging.getLogger("bert_jax.finetune")  # __name__ would be __main__ when this file runs as a command

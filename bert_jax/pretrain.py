@@ -67,9 +67,8 @@ from bert_jax.sharding.rules import ACTIVATION_RULES, BATCH
 from bert_jax.training.checkpoints import Checkpoints
 from bert_jax.training.compilation import compiled
 from bert_jax.training.exporting import export_trained, on_host
-from bert_jax.training.log import FIGURE
+from bert_jax.training.log import FIGURE, load_sinks
 from bert_jax.training.loop import Parts, Saver, Stage, due, train
-from bert_jax.training.metrics import load_sinks
 from bert_jax.training.steps import TrainState, skipped_batches
 
 log = logging.getLogger("bert_jax.pretrain")  # __name__ would be __main__ when this file runs as a command

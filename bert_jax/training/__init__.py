@@ -14,8 +14,7 @@ log lines, checkpoints, results.json and model/.
     compilation.py        compiles a step, or saves and loads a compiled one, and logs the time
     checkpoints.py        saves, restores and checks the training state; the only module that imports Orbax
     loop.py               the training loop of `pretrain` and `finetune`: start reading here
-    log.py                RunLog: log lines and records with scores, rates and utilisation
-    metrics.py            metrics.jsonl, and the log sinks: TensorBoard, Weights & Biases, MLflow
+    log.py                RunLog: lines with scores and rates; metrics.jsonl; the sinks TensorBoard, Weights & Biases, MLflow
     curves.py             curves.png, drawn from metrics.jsonl
     warm_start.py         loads the model that a run starts from
     exporting.py          writes the trained model to the workdir, or to another disk if the workdir's is full
@@ -43,8 +42,8 @@ SCHEDULES = {
 (`config.training.schedule`) -> location of its function. To add a schedule, write its function and list it here."""
 
 SINKS = {
-    "tensorboard": "bert_jax.training.metrics:Tensorboard",
-    "wandb": "bert_jax.training.metrics:Wandb",
-    "mlflow": "bert_jax.training.metrics:Mlflow",
+    "tensorboard": "bert_jax.training.log:Tensorboard",
+    "wandb": "bert_jax.training.log:Wandb",
+    "mlflow": "bert_jax.training.log:Mlflow",
 }
 """Name in `config.log.sinks` -> location of its class. To add a log sink, write its class and list it here."""

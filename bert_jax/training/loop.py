@@ -26,8 +26,7 @@ from bert_jax.runtime.launch import Run
 from bert_jax.runtime.profile import Profile
 from bert_jax.training.checkpoints import Checkpoints
 from bert_jax.training.config import SpikeConfig
-from bert_jax.training.log import SKIPPED_BATCHES, RunLog
-from bert_jax.training.metrics import MetricsWriter
+from bert_jax.training.log import SKIPPED_BATCHES, MetricsWriter, RunLog
 from bert_jax.training.steps import TrainState, add_sums, skipped_batches
 
 if TYPE_CHECKING:  # only runs in buckets load this module

@@ -10,7 +10,7 @@ from tensorboardX.proto.event_pb2 import Event
 
 from bert_jax.files import write_json
 from bert_jax.runtime.workdir import read_metrics
-from bert_jax.training.metrics import MetricsWriter
+from bert_jax.training.log import MetricsWriter
 from tests.small_disk import files_of_at_most
 
 

@@ -14,7 +14,7 @@ import pytest
 from bert_jax.configs.pretraining import PretrainingExperiment
 from bert_jax.errors import UserError
 from bert_jax.training.config import LogConfig
-from bert_jax.training.metrics import MetricsWriter, Mlflow, Sinks, Wandb
+from bert_jax.training.log import MetricsWriter, Mlflow, Sinks, Wandb
 from tests.clock import Clock
 
 CSV = str(pathlib.Path(__file__).parents[2] / "experiments" / "extensions" / "csv_log.py") + ":Csv"
