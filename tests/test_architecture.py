@@ -14,6 +14,7 @@ from collections.abc import Iterator
 import pytest
 
 from bert_jax.interface.axes import AXES
+from bert_jax.tasks import TASKS
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[1]
 PACKAGE = REPOSITORY / "bert_jax"
@@ -155,6 +156,12 @@ def test_every_folder_has_a_map_of_its_modules(directory: pathlib.Path):
     assert sorted({*listed} - {*patterns} | covered) == sorted(there)
     assert len(listed) == len(set(listed))
     assert re.search(r"^In: .+\. Out: .+\.", text, re.MULTILINE | re.DOTALL), directory
+
+
+def test_a_fine_tuning_imports_only_the_task_that_it_uses():
+    """The files of tasks are imported by name (`tasks.TASKS`)."""
+    importing = {name(path) for path in MODULES for _, module in imports(path) if module in TASKS.values()}
+    assert importing == {"bert_jax/tasks/boolq_task.py", "bert_jax/prediction/mentions.py"}
 
 
 def test_libraries_are_imported_only_in_their_folders():

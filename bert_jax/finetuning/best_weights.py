@@ -27,11 +27,9 @@ from bert_jax.model.heads.head import TaskHead
 from bert_jax.model.heads.span import SpanHead
 from bert_jax.objectives.cross_view import PART as CROSS_VIEW
 from bert_jax.runtime.goodput import TimeCategory
+from bert_jax.tasks import ENGLISH
 from bert_jax.tasks.config import OwnDataConfig, TaskConfig
 from bert_jax.tasks.readers.own_data import table_settings, text_columns
-from bert_jax.tasks.registry import ENGLISH
-from bert_jax.tasks.span_task import SpanTask
-from bert_jax.tasks.text_task import TextTask
 from bert_jax.training.checkpoints import Checkpoints
 from bert_jax.training.exporting import export_trained, on_host
 from bert_jax.training.steps import TrainState
@@ -120,8 +118,7 @@ class BestWeights:
             config = dataclasses.replace(job.config, **dropout)  # `job.config` has no dropout if the encoder is frozen
             whole = dataclasses.replace(start, params=params, config=config, head=job.head)
             task = job.data.task
-            of_pairs = task.of_pairs if isinstance(task, TextTask) else None
-            unanswerable = isinstance(task, SpanTask) and task.may_be_unanswerable
+            of_pairs, unanswerable = getattr(task, "of_pairs", None), getattr(task, "may_be_unanswerable", False)
             threshold = results["scores"].get("dev", {}).get("threshold") if results and unanswerable else None
             settings = text_settings(job.experiment.task, task.name, job.head, unanswerable=unanswerable, threshold=threshold)
             whole = dataclasses.replace(whole, of_pairs=of_pairs, **settings)

@@ -25,10 +25,8 @@ from bert_jax.tasks.scores import accuracy, scorer
 from bert_jax.tasks.task import predictions_file, usable_splits
 from bert_jax.tasks.text_task import TextTask
 
-NAMES = ("boolq",)
 KIND = SequenceHead.kind
 """The kind of the head."""
-EXPERIMENTS = {"boolq": "boolq.py"}
 LABELS = ("false", "true")
 _FILES = {"train": ("train.jsonl",), "dev": ("dev.jsonl", "val.jsonl"), "test": ("test.jsonl",)}
 

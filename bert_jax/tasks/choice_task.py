@@ -14,7 +14,6 @@ import numpy as np
 
 from bert_jax.data.rows import Feature
 from bert_jax.data.tokenizers.tokenizer import Tokenizer
-from bert_jax.errors import UserError, nearest
 from bert_jax.model.heads.choice import ChoiceHead
 from bert_jax.model.heads.outputs import softmax
 from bert_jax.tasks.config import TaskConfig
@@ -30,10 +29,8 @@ _FILES: Mapping[str, tuple[Callable[[pathlib.Path], list[ChoiceExample]], Mappin
     "swag": (read_swag, {"train": "train.csv", "dev": "val.csv", "test": "test.csv"}),
     "codah": (read_codah, {split: f"{split}.tsv" for split in SPLITS}),
 }
-NAMES = (*_FILES, "own/choice")
 KIND = ChoiceHead.kind
 """The kind of the head."""
-EXPERIMENTS = {"swag": "swag.py:swag", "codah": "swag.py:codah"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -115,7 +112,7 @@ def _best(logits: Sequence[np.ndarray]) -> np.ndarray:
 
 
 def load(config: TaskConfig, say: Say = note) -> ChoiceTask:
-    """Returns the task `config.name`, one of NAMES, from `config.data_dir` or `config.own`. The test set may be absent.
+    """Returns the task `config.name` from `config.data_dir` or `config.own`. The test set may be absent.
 
     Raises UserError for missing or invalid files.
     """
@@ -123,8 +120,6 @@ def load(config: TaskConfig, say: Say = note) -> ChoiceTask:
         data = load_own_data(config.own, KIND, say=say)
         splits = {split: getattr(data, split) for split in SPLITS}
         return ChoiceTask(config.name, config.length, usable_splits(config, splits), config.own.first_choice)
-    if config.name not in _FILES:
-        raise UserError(f"config.task.name={config.name!r} is not a multiple-choice task; {nearest(config.name, NAMES)}")
     if not config.data_dir:
         catalogue.examples(config.name, "train")  # raises UserError, because the catalogue has neither task
     read, files = _FILES[config.name]

@@ -70,9 +70,8 @@ class TaskConfig:
     """The settings of `config.task`: the task, its files, and the lengths of its features."""
 
     name: Name = "glue/mrpc"
-    """One of the NAMES in the files `tasks/*_task.py`, such as "glue/mrpc", "squad/v2.0" and "conll2003"; for the user's own data
-    "own/sequence", "own/token", "own/span" or "own/choice"; FILE.py:NAME, one of the NAMES in your own file (see
-    `tasks/__init__.py`)."""
+    """A name in `tasks.TASKS`, such as "glue/mrpc", "squad/v2.0" and "conll2003"; for the user's own data "own/sequence",
+    "own/token", "own/span" or "own/choice"; FILE.py:NAME, one of the NAMES in your own file (see `tasks/__init__.py`)."""
     data_dir: PathText = ""
     """The directory of the official files; empty: the tfds catalogue, which needs the network."""
     length: Annotated[int, Interval(ge=8, le=LONGEST)] = 128

@@ -27,10 +27,8 @@ from bert_jax.tasks.scores import ALIKE, Baseline, Constant, accuracy, constant_
 from bert_jax.tasks.task import all_equal, predictions_file, table_text, usable_splits
 
 LABELS = ("A", "B", "neither")
-NAMES = ("gap",)
 KIND = MentionHead.kind
 """The kind of the head."""
-EXPERIMENTS = {"gap": "gap.py"}
 _FILES = {"train": "gap-development.tsv", "dev": "gap-validation.tsv", "test": "gap-test.tsv"}
 _LEAST = 1e-15  # the minimum of a probability, so that its logarithm is finite
 

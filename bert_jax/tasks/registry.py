@@ -1,4 +1,4 @@
-"""The tasks by name, found in the files `tasks/*_task.py` or in a user's file."""
+"""Loads a task by its name in `TASKS`, or from a user's file."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ import dataclasses
 import importlib
 import inspect
 import pathlib
-import pkgutil
-from collections.abc import Mapping
 from typing import Any
 
 from bert_jax.errors import UserError, missing_path, nearest
@@ -16,23 +14,12 @@ from bert_jax.model.heads import KINDS, head_class
 from bert_jax.model.heads.head import TaskHead
 from bert_jax.storage.fetching import cached_path, copies_named_in_bucket, fetched, fetched_files
 from bert_jax.storage.paths import is_url
+from bert_jax.tasks import TASKS
 from bert_jax.tasks.config import TaskConfig
 from bert_jax.tasks.readers.own_rows import COLUMNAR
 from bert_jax.tasks.readers.tables import Say, note
 from bert_jax.tasks.task import Task
 
-_MODULES = tuple(
-    importlib.import_module(f"{__package__}.{module.name}")
-    for module in pkgutil.iter_modules([str(pathlib.Path(__file__).parent)])
-    if module.name.endswith("_task")
-)
-_TASKS: Mapping[str, Any] = {name: module for module in _MODULES for name in module.NAMES}
-NAMES = tuple(_TASKS)
-"""The values of `TaskConfig.name`, except FILE.py:NAME."""
-ENGLISH = tuple(name for name in NAMES if name != "pos" and not name.startswith("own/"))
-"""The tasks whose data is English. Treebanks (pos) and the user's own data may be in any language."""
-EXPERIMENTS: Mapping[str, str] = {name: file for module in _MODULES for name, file in module.EXPERIMENTS.items()}
-"""Each task's experiment in experiments/finetune/, with its argument."""
 KEY = "config.task.name"
 _WANTED = "a file with tasks defines NAMES, KIND and load (see bert_jax/tasks/__init__.py)"
 _ANSWERS = ("name", "head", "metric", "splits", "features", "scores", "baseline", "degeneracy", "write_predictions")
@@ -58,7 +45,7 @@ def load_task(config: TaskConfig, say: Say = note) -> Task:
         if not official or not (columnar := _columnar_file(config.data_dir)):
             raise
         own = f"set config.task.name=own/{module.KIND} and config.task.own.train={columnar}, and name its columns"
-        remedy = own if f"own/{module.KIND}" in NAMES else f"write the data as a file of {config.name}"
+        remedy = own if f"own/{module.KIND}" in TASKS else f"write the data as a file of {config.name}"
         raise UserError(f"{error}. The task {config.name} does not read {columnar}; {remedy}") from error
     if lacking := [answer for answer in _ANSWERS if not hasattr(task, answer)]:
         raise UserError(
@@ -119,9 +106,9 @@ def _task_module(config: TaskConfig) -> Any:
     """Returns the module that defines the task `config.name`. Raises UserError for an unknown name."""
     if is_in_file(config.name):
         return _own_module(config.name)
-    if config.name not in _TASKS:
-        raise UserError(f"{KEY}={config.name!r} is not a task; {nearest(config.name, _TASKS)}; {KEY}=FILE.py:NAME loads your own")
-    return _TASKS[config.name]
+    if config.name not in TASKS:
+        raise UserError(f"{KEY}={config.name!r} is not a task; {nearest(config.name, TASKS)}; {KEY}=FILE.py:NAME loads your own")
+    return importlib.import_module(TASKS[config.name])
 
 
 def _own_module(value: str) -> Any:
@@ -138,7 +125,7 @@ def _own_module(value: str) -> Any:
         inspect.signature(load).bind("config", "say")  # type: ignore[arg-type]
     except TypeError as error:
         raise UserError(f"{where}: load is {load!r}, not a function load(config, say); {_WANTED}") from error
-    if taken := [name for name in names if name in _TASKS]:
+    if taken := [name for name in names if name in TASKS]:
         raise UserError(f"{where}: {taken[0]!r} is the name of a task of bert_jax; give your task another name")
     if not name:
         raise UserError(f"{where} does not name a task of the file; write {KEY}={file}:{names[0]}")

@@ -25,7 +25,7 @@ import numpy as np
 
 from bert_jax.data.rows import Feature
 from bert_jax.data.tokenizers.tokenizer import Tokenizer
-from bert_jax.errors import UserError, nearest
+from bert_jax.errors import UserError
 from bert_jax.interface.words import counted, cut
 from bert_jax.model.heads.span import SpanHead
 from bert_jax.tasks.config import TaskConfig
@@ -48,10 +48,8 @@ from bert_jax.tasks.spans import Answer, Context, SpanSearch, Window, best_spans
 from bert_jax.tasks.task import all_equal, predictions_file, usable_splits
 
 _VERSIONS = {"squad/v1.1": "v1.1.json", "squad/v2.0": "v2.0.json"}
-NAMES = (*_VERSIONS, "own/span")
 KIND = SpanHead.kind
 """The kind of the head."""
-EXPERIMENTS = {name: name.replace("squad/", "squad.py:") for name in _VERSIONS}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -285,14 +283,12 @@ def answer_tokens(context: str, offsets: np.ndarray, text: str, start: int) -> t
 
 
 def load(config: TaskConfig, say: Say = note) -> SpanTask:
-    """Returns the task `config.name`, one of NAMES, from its files.
+    """Returns the task `config.name` from its files.
 
     SQuAD's files in `config.data_dir` are train-v1.1.json and dev-v1.1.json, or train-v2.0.json and dev-v2.0.json. If
     `data_dir` is empty, the examples come from the tfds catalogue. The user's own questions are scored as SQuAD 2.0 if any of
     them is impossible. Raises UserError for missing or invalid files, and for impossible questions in SQuAD 1.1.
     """
-    if config.name not in NAMES:
-        raise UserError(f"config.task.name={config.name!r} is not a question answering task; {nearest(config.name, NAMES)}")
     splits = _own(config, say) if config.name == "own/span" else _squad(config, say)
     impossible = [example for examples in splits.values() for example in examples if example.is_impossible]
     if impossible and config.name == "squad/v1.1":

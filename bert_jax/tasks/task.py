@@ -23,7 +23,11 @@ from bert_jax.tasks.scores import Baseline
 class Task(Protocol):
     """The interface of all tasks for `finetune`. Logits are float32 arrays, one for each feature of a split, in order. The
     shape of an array is [C] for a sequence or mention head, [tokens, C] for a token head, [tokens, 2] for a span head, and
-    [candidates] for a choice head. The runs of a sweep share a task, and may call its methods from several threads."""
+    [candidates] for a choice head. The runs of a sweep share a task, and may call its methods from several threads.
+
+    A task may also have these attributes: `in_percent` is True if its scores are in percent (SQuAD); `of_pairs` says whether its
+    texts are pairs (`TextTask`); `may_be_unanswerable` says whether its questions may have no answer (`SpanTask`). The last two
+    are stored with the exported model."""
 
     @property
     def name(self) -> str:
@@ -46,8 +50,8 @@ class Task(Protocol):
         """Returns the features of a split, i.e. its examples as tokens of `tokenizer`."""
 
     def scores(self, split: str, logits: Sequence[np.ndarray]) -> dict[str, float]:
-        """Returns the official metrics, or {} for a split without labels. The metrics are fractions. In a task with the
-        attribute `in_percent` (SQuAD), they are in percent."""
+        """Returns the official metrics, or {} for a split without labels. The metrics are fractions, unless the task is
+        `in_percent`."""
 
     def baseline(self, split: str) -> Baseline:
         """Returns the metrics of a constant prediction for the whole split. This is the most frequent label in training, or the

@@ -53,15 +53,8 @@ Scorer = Callable[[str, np.ndarray, np.ndarray], dict[str, float]]
 [E] (regression) or bool [E, C] (multi-label)."""
 
 SICK_FILE = "SICK.txt"
-NAMES = (*GLUE_NAMES, "sick/entailment", "sick/relatedness", "own/sequence")
 KIND = SequenceHead.kind
 """The kind of the head."""
-EXPERIMENTS = {
-    **{name: name.replace("glue/", "glue.py:") for name in GLUE_NAMES if name != "glue/ax"},  # a run on MNLI also predicts AX
-    "sick/entailment": "sick.py:entailment",
-    "sick/relatedness": "sick.py:relatedness",
-    "own/sequence": "own_text.py",
-}
 _SEMEVAL = {"sick/entailment": "entailment_judgment", "sick/relatedness": "relatedness_score"}
 _VALUE = ("score",)  # the name of the output of a regression
 _SUBMITTED = {"test_matched": "MNLI-m", "test_mismatched": "MNLI-mm"}  # test sets that have their own name in a submission
@@ -218,7 +211,7 @@ def _text(label: Label | None) -> str:
 
 
 def load(config: TaskConfig, say: Say = note) -> TextTask:
-    """Returns the task `config.name`, one of NAMES, from `config.data_dir` or `config.own`. If `data_dir` is empty, the data
+    """Returns the task `config.name` from `config.data_dir` or `config.own`. If `data_dir` is empty, the data
     comes from the tfds catalogue.
 
     Raises UserError for missing or invalid files, and for unknown labels.
@@ -227,9 +220,7 @@ def load(config: TaskConfig, say: Say = note) -> TextTask:
         return _glue(config, say)
     if config.name == "own/sequence":
         return _own(config, say)
-    if config.name in NAMES:
-        return _sick(config)
-    raise UserError(f"config.task.name={config.name!r} is not a text task; {nearest(config.name, NAMES)}")
+    return _sick(config)
 
 
 def _glue(config: TaskConfig, say: Say) -> TextTask:

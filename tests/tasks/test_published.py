@@ -5,8 +5,8 @@ import pathlib
 import numpy as np
 import pytest
 
+from bert_jax.tasks import TASKS
 from bert_jax.tasks.published import page, prover_scores, published, score_lines
-from bert_jax.tasks.registry import NAMES
 from bert_jax.tasks.scores import GLUE, accuracy, macro_precision, macro_recall
 
 # Accuracy, precision and recall over proofs, in percent, as the authors' evaluation scripts print them: of LangPro in
@@ -70,7 +70,7 @@ def test_a_row_has_its_split_and_scores(task: str, system: str, split: str, scor
 
 
 def test_incomparable_rows_have_a_note() -> None:
-    for task in NAMES:
+    for task in TASKS:
         for row in published(task):
             assert ("not comparable" in row.note) == (row.split == "test server"), row
             if any(name in row.scores for name in OF_PROOFS):
@@ -78,7 +78,7 @@ def test_incomparable_rows_have_a_note() -> None:
 
 
 def test_published_scores_have_our_names() -> None:
-    for name in NAMES:
+    for name in TASKS:
         ours = {"f1", "precision", "recall", "accuracy", *OF_PROOFS}
         if name.startswith("squad/"):
             ours = {"exact_match", "exact", "f1"}

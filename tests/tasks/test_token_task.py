@@ -317,8 +317,6 @@ def test_labels_that_are_not_tags_are_refused_for_entities(tmp_path):
         (tmp_path / f"{name}.conllu").write_text(conllu("a/DET"))
     with pytest.raises(UserError, match=r"train\.conllu, line 1 has the label 'DET'.*; set config.task.scheme=\"\""):
         load(TaskConfig(name="pos", data_dir=str(tmp_path), scheme="IOB2"))
-    with pytest.raises(UserError, match=r"config.task.name='conll' is not a tagging task.*conll2003"):
-        load(TaskConfig(name="conll"))
 
 
 def unlike_same_file(notes: list[str]) -> Callable[[str], None]:
