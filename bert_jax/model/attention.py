@@ -211,7 +211,7 @@ class SelfAttention(nn.Module):
         cached = self.is_mutable_collection(CACHE)
         radius = c.sliding_radius if layer.kind == "sliding" else None
         kernel: AttentionKernel | None = None if cached else c.kernel("attention")
-        if kernel is not None and not kernel.computes(c, x.shape[1], queried is not None):
+        if kernel is not None and not kernel.computes(c, x.shape[1], queried is not None, tokens.visible is not None):
             kernel = None
         if kernel is not None and radius is not None:  # the kernel makes windows from column indices, so it needs all queries
             tokens, queried = tokens.reading(None), None
@@ -228,7 +228,8 @@ class SelfAttention(nn.Module):
                 raise UserError(f"{what} must return a pair, the queries and the keys")
             query, key = (same_shape(what, x, y).astype(x.dtype) for x, y in zip((query, key), turned, strict=True))
         each = c.num_heads // c.key_value_heads  # query heads per key head
-        by_head = queried is None and not cached and c.direction == "both" and not acts_on(c, "scores")
+        by_head = queried is None and tokens.visible is None and not cached and c.direction == "both"
+        by_head &= not acts_on(c, "scores")
         by_head &= not self.is_mutable_collection(INTERMEDIATES)
         by_head &= x.shape[1] > 4 * radius if radius is not None else c.target.one_cpu and x.shape[1] >= LONG
         if kernel is not None:

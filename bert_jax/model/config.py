@@ -41,10 +41,11 @@ CHANGES_NUMBERS = "changes numbers"
 class AttentionKernel(Protocol):
     """Fused attention, distributed over the mesh of a run."""
 
-    def computes(self, model: ModelConfig, length: int, selects: bool = False) -> bool:
+    def computes(self, model: ModelConfig, length: int, selects: bool = False, masks: bool = False) -> bool:
         """Returns whether the kernel computes the attention of `model` in rows of `length` tokens. Returns False if the kernel
-        does not support the model or the length, or if the layer `selects` only some tokens as queries and the plain path is
-        faster. Raises UserError if the model requires the kernel and the kernel does not support it."""
+        does not support the model or the length, if `Tokens.visible` `masks` columns, or if the layer `selects` only some
+        tokens as queries and the plain path is faster. Raises UserError if the model requires the kernel and the kernel does
+        not support it."""
 
     def rotates(self, model: ModelConfig) -> bool:
         """Returns whether the kernel rotates the queries and keys of `model` by given angles."""

@@ -33,8 +33,8 @@ class Tokens:
     queried: Int[Array, "B Q"] | None = None
     """The columns at which the output of a layer is needed. None: all columns."""
     visible: Bool[Array, "B Q L"] | None = None
-    """Whether each queried token may attend to each column, as an additional mask. None: all columns that the sequence ids and
-    the direction allow."""
+    """Whether each queried token may attend to each column, as an additional mask of self-attention, which then does not use a
+    fused kernel. None: all columns that the sequence ids and the direction allow."""
     rows: UInt32[Array, " B"] | None = None
     """The indices of the rows in the whole batch, if one device has only some of the rows. The indices are consecutive. None:
     0, 1, ... Dropout masks depend on these indices, so the masks are the same on any mesh."""

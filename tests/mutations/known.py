@@ -738,8 +738,8 @@ EQUIVALENT: list[Equivalent] = [
     ),
     Equivalent(
         "bert_jax/model/config.py",
-        "def computes(self, model: ModelConfig, length: int, selects: bool = False) -> bool:",
-        "def computes(self, model: ModelConfig, length: int, selects: bool = True) -> bool:",
+        "def computes(self, model: ModelConfig, length: int, selects: bool = False, masks: bool = False) -> bool:",
+        "def computes(self, model: ModelConfig, length: int, selects: bool = True, masks: bool = False) -> bool:",
         "a protocol is not called",
     ),
     Equivalent(

@@ -75,7 +75,7 @@ def with_kernels(config: ModelConfig, seen: list[Site]) -> Resolved:
         seen.append((site, dropout.rate, dropout.seed))
 
     class Attention:
-        def computes(self, model: ModelConfig, length: int, selects: bool = False) -> bool:
+        def computes(self, model: ModelConfig, length: int, selects: bool = False, masks: bool = False) -> bool:
             return not selects
 
         def rotates(self, model: ModelConfig) -> bool:

@@ -52,6 +52,7 @@ CAPABILITY = 8.0
 """The lowest NVIDIA compute capability with bfloat16 matrix products (Ampere)."""
 
 NO_LEFT_TO_RIGHT = "the fused attention kernels do not support left-to-right masks"
+NO_VISIBLE = "the fused attention kernels do not support the mask Tokens.visible"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,12 +78,12 @@ class _Attention:
     kind: str
     spread: Spread
 
-    def computes(self, model: ModelConfig, length: int, selects: bool = False) -> bool:
+    def computes(self, model: ModelConfig, length: int, selects: bool = False, masks: bool = False) -> bool:
         """Returns whether the kernel computes the attention of `model`. It returns False if the kernel does not support the
-        model, or if rows of `length` tokens do not fit on the chip. It also returns False if the layer `selects` only some
-        tokens as queries and the plain path is faster. Raises UserError if the model requires the kernel and the kernel does
-        not support the model or its rows."""
-        reason = _unsupported_function(model)
+        model, if rows of `length` tokens do not fit on the chip, or if `Tokens.visible` `masks` columns. It also returns False
+        if the layer `selects` only some tokens as queries and the plain path is faster. Raises UserError if the model requires
+        the kernel and the kernel does not support the model, its rows or the mask."""
+        reason = _unsupported_function(model) or (NO_VISIBLE if masks else None)
         reason = reason or _unsupported_rows(self.platform, self.kind, length, model.head_width, model.dtype)
         if reason and model.attention == "fused":
             raise _refusal("attention", reason)

@@ -243,8 +243,8 @@ class Kernel:
     attend: Callable[..., Any]
     computes_long_rows: bool = False
 
-    def computes(self, model: ModelConfig, length: int, selects: bool = False) -> bool:
-        return self.computes_long_rows or not selects
+    def computes(self, model: ModelConfig, length: int, selects: bool = False, masks: bool = False) -> bool:
+        return not masks and (self.computes_long_rows or not selects)
 
     def rotates(self, model: ModelConfig) -> bool:
         return self.computes_long_rows
@@ -307,6 +307,33 @@ def test_a_last_layer_of_selected_tokens_equals_the_plain_one(kind: str):
     found = outputs(with_kernel(modern, kernel, computes_long_rows=True))
     assert asked == ([(9, None)] if kind == "full" else [(30, 3)])
     assert largest_difference(outputs(dataclasses.replace(modern, attention="plain")), found) < 1e-5
+
+
+@pytest.mark.parametrize("kind", ["full", "sliding"])
+def test_a_mask_of_visible_columns_holds_where_a_kernel_or_windows_would_compute_the_layer(kind: str):
+    """Each token sees only itself, so a changed token changes only its own output."""
+    params, x = layers(1), np.random.default_rng(1).normal(size=(1, 30, 128)).astype(np.float32)
+    tokens = dataclasses.replace(tokens_of(np.ones((1, 30))), visible=jnp.eye(30, dtype=bool)[None])
+    modern = dataclasses.replace(SHAPE, num_layers=1, layer_types=(kind,), sliding_radius=3, positions="rotary", attention="auto")
+
+    def kernel(*arguments: Any, **settings: Any) -> Any:
+        pytest.fail("the kernel does not know the mask")
+
+    encode = jax.jit(lambda x: Encoder(with_kernel(modern, kernel)).apply({"params": params}, x, tokens, None)[0])
+    changed = x.copy()
+    changed[:, 5] *= 2
+    assert np.argwhere(np.abs(encode(x) - encode(changed)).max(-1) > 0).tolist() == [[0, 5]]
+
+
+def test_no_kernel_computes_a_mask_of_visible_columns():
+    model = ModelConfig(dtype="bfloat16")
+    for device in (TPU, GPU):
+        kernel = dispatch.resolve(model, device, 2, over_mesh).target.attention
+        assert kernel is not None
+        assert not kernel.computes(model, 512, masks=True)
+        asked = dataclasses.replace(model, attention="fused")
+        with pytest.raises(UserError, match=r"not support the mask Tokens\.visible; set model\.attention to 'plain' or 'auto'"):
+            kernel.computes(asked, 512, masks=True)
 
 
 def test_only_the_tpu_kernel_computes_selected_tokens_and_only_of_long_rows():
