@@ -152,8 +152,8 @@ class Planned:
                 f"{part.record(self.root)} was made with another configuration of this part; name another --workdir for this "
                 f"study, or remove {part.directory(self.root)} to run these parts again"
             )
-        stored = record.get("inputs", {})
-        if changed := differing(stored, self._inputs(part)):
+        stored, inputs = record.get("inputs", {}), self._inputs(part)
+        if changed := [name for name in _INPUTS if stored.get(name) != inputs.get(name)]:
             raise UserError(
                 f"{part.record(self.root)} was made with another {_INPUTS[changed[0]]}; restore the old one, name another "
                 f"--workdir for this study, or remove {part.directory(self.root)} to run these parts again"
@@ -235,8 +235,8 @@ def write_experiment(path: pathlib.Path, values: JsonObject, title: str) -> None
 
 
 def differing(stored: Mapping[str, str], found: Mapping[str, str]) -> list[str]:
-    """Returns the names in `found` with another value in `stored`."""
-    return [name for name, value in found.items() if stored.get(name, value) != value]
+    """Returns the names in `found` with another value, or none, in `stored`."""
+    return [name for name, value in found.items() if stored.get(name) != value]
 
 
 def digest(values: JsonObject) -> str:

@@ -13,7 +13,7 @@ from bert_jax.configs.pretraining import PretrainingExperiment
 from bert_jax.configs.study import StudyExperiment
 from bert_jax.errors import UserError
 from bert_jax.interface import python_files
-from bert_jax.interface.named import read_files_again
+from bert_jax.interface.named import file_record, read_files_again
 from bert_jax.studies.arms import finetuning_values, pretraining_values
 from bert_jax.studies.budget import run_values
 from bert_jax.studies.parts import PRETRAINING, STATE, Part, Planned, digest, family_parts, read_numbers, write_experiment
@@ -133,23 +133,22 @@ def test_a_part_is_done_once_its_record_is_written(tmp_path: pathlib.Path, exper
         whole.is_done(state)
 
 
-@pytest.mark.parametrize(("name", "says"), [(PRETRAINING, "corpus"), ("stsb", "set of examples")])
-def test_a_part_that_read_other_data_is_refused(
+@pytest.mark.parametrize(("name", "says"), [(PRETRAINING, "corpus"), ("stsb", "set of examples"), (PRETRAINING, "model at init")])
+def test_a_part_that_read_other_data_or_another_model_is_refused(
     tmp_path: pathlib.Path, experiment: PretrainingExperiment, name: str, says: str
 ):
-    """The record of an earlier version has no hashes, so it is not compared."""
+    """The record and the study have different hashes, or only one of them has a hash."""
     bare, part = planned(tmp_path, experiment), Part("a", 4, name)
     write(part.workdir(tmp_path) / "results.json", RESULTS)
-    one, other = (
-        dataclasses.replace(bare, inputs={"a": {"corpus": found}}, examples={"stsb": found}) for found in ("x1", "x2")
-    )
-    bare.finish(part)
-    assert one.is_done(part)
-    one.finish(part)
-    assert one.is_done(part)
-    assert bare.is_done(part)
-    with pytest.raises(UserError, match=rf"{name}\.json was made with another {says} "):
-        other.is_done(part)
+    key = "init_from" if says.startswith("model") else "corpus"
+    studies = [dataclasses.replace(bare, inputs={"a": {key: found}}, examples={"stsb": found}) for found in ("x1", "x2")]
+    for made in (bare, *studies):
+        made.finish(part)
+        assert made.is_done(part)
+        for other in (bare, *studies):
+            if other is not made:
+                with pytest.raises(UserError, match=rf"{name}\.json was made with another {says}"):
+                    other.is_done(part)
 
 
 @pytest.mark.parametrize("name", [PRETRAINING, "stsb"])
@@ -168,8 +167,11 @@ def test_parts_with_different_contents_of_a_user_file_are_refused(
     write_files("mine = 1")
     whole, part, workdir = planned(tmp_path, experiment, pretrain=changes, finetune=changes), Part("a", 4, name), tmp_path / "a"
     write(part.workdir(tmp_path) / "results.json", RESULTS)
+    own = {key: file_record(f"{path}:x") for key, path in (("optimizer.name", file), ("log.sinks.0", sink))}
+    write(part.workdir(tmp_path) / "config.json", {"written_by": "bert_jax 1 pretrain", "files": own})
     whole.finish(part)
     assert whole.record(part)["inputs"].keys() == {"config.optimizer.name"}  # type: ignore[index]
+    assert whole.is_done(part)
     write_files("mine = 2")
     wrong = rf"{name}\.json was made with another content of the file that config\.optimizer\.name names; .* --changed-files$"
     with pytest.raises(UserError, match=wrong):
