@@ -154,7 +154,7 @@ def test_relative_paths_start_from_where_the_run_was_started(
         write(tmp_path, corpora / "mine", **origin | more)
         return load_experiment(tmp_path, changes, ("corpus.directory",))[0]
 
-    assert replayed().corpus.directory == "corpus", "an earlier version did not record it"
+    assert replayed().corpus.directory == "corpus", "the current directory had been removed"
     found = replayed(started_in=str(started_in))
     assert (found.corpus.directory, found.init_from) == (str(started_in / "corpus"), "bert-base-uncased")
     whole = replayed(started_in=str(started_in), init_from="", init_state="trunk@2", teacher="teacher")

@@ -69,7 +69,7 @@ def test_a_run_fills_in_the_width_and_the_hash_of_its_teacher(monkeypatch):
     assert teacher._sha256(found.params) != found.sha256
     arrays = {"scale": np.arange(2.0), "bias": np.ones(3)}
     content = b"['bias']" + np.ones(3, np.float32).tobytes() + b"['scale']" + np.arange(2, dtype=np.float32).tobytes()
-    assert teacher._sha256(arrays) == hashlib.sha256(content).hexdigest(), "an earlier version has stored it"
+    assert teacher._sha256(arrays) == hashlib.sha256(content).hexdigest(), "workdirs store it"
     other = dataclasses.replace(EXPERIMENT, distillation=dataclasses.replace(filled, teacher_sha256="0"))
     with pytest.raises(UserError, match=r"teacher_sha256=0, but config\.teacher=runs/teacher has"):
         teacher.with_teacher(other, found)

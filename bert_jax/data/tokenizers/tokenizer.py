@@ -53,9 +53,7 @@ _INPUTS = ["input_ids", "token_type_ids", "attention_mask"]
 class VocabularyInfo:
     """The properties of a vocabulary. Two tokenizers give the same ids only if all properties are equal. `sha256` is a hash of
     the pieces, which does not depend on line ends. For a tokenizer.json, it is also a hash of the text rules. `Tokenizer.added`
-    is not compared, because few texts contain such a token.
-
-    The manifests of older corpora lack the last two fields. The defaults are the behaviour of the code at that time."""
+    is not compared, because few texts contain such a token."""
 
     size: int
     sha256: str
@@ -80,10 +78,8 @@ class VocabularyInfo:
         return frozenset((self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id))
 
     def to_json(self) -> JsonObject:
-        """Returns the fields for a manifest. The two newer fields are left out if they have their defaults. The result is then
-        equal to the fields in older manifests of the same vocabulary."""
-        newer = {"strip_accents": None, "split_cjk": True}
-        return {name: value for name, value in dataclasses.asdict(self).items() if name not in newer or value != newer[name]}
+        """Returns the fields for a manifest, without fields that have their defaults."""
+        return {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if getattr(self, f.name) != f.default}
 
 
 class Tokenizer:

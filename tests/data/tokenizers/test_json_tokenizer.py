@@ -235,7 +235,7 @@ def test_the_file_is_saved_byte_for_byte_and_loads_equal_in_any_spelling(pair, t
     assert again.vocabulary == ours.vocabulary
     content = json.loads(library.to_str())
     if "merges" in content["model"]:
-        content["model"]["merges"] = [" ".join(merge) for merge in content["model"]["merges"]]  # the form of older versions
+        content["model"]["merges"] = [" ".join(merge) for merge in content["model"]["merges"]]  # as older releases of tokenizers
     (tmp_path / "saved" / "tokenizer.json").write_text(json.dumps(content, indent=7))
     assert load_tokenizer(tmp_path / "saved").vocabulary == ours.vocabulary
     copy = pickle.loads(pickle.dumps(ours))
