@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key
 
+from bert_jax.errors import UserError
 from bert_jax.model.config import ModelConfig
 from bert_jax.model.decoding import (
     DecodingCache,
@@ -65,6 +66,13 @@ class Decoding:
     transformers. False: normalises the probabilities over all tokens."""
     pieces: int | None = None
     """The size of the vocabulary. Ids from this number on are never chosen. None: all ids can be chosen."""
+
+
+def check_beams(beams: int, pieces: int) -> None:
+    """Raises UserError if a vocabulary of this many `pieces` has no room for `beams` beams, since each step selects the
+    2 `beams` most probable pieces (`_most_probable`)."""
+    if 2 * beams > pieces:
+        raise UserError(f"--beams={beams} must be at most {pieces // 2:,}, half the size of the vocabulary")
 
 
 class Prompts(NamedTuple):

@@ -15,7 +15,7 @@ from bert_jax.errors import UserError
 from bert_jax.files import JsonObject
 from bert_jax.interface.words import counted
 from bert_jax.model.embeddings import check_ids
-from bert_jax.prediction.decoding import Decoding, Knobs, Prompts, continued
+from bert_jax.prediction.decoding import Decoding, Knobs, Prompts, check_beams, continued
 from bert_jax.prediction.engine import Engine
 from bert_jax.prediction.fields import Field
 from bert_jax.prediction.packing import Item, power_of_two, row_length
@@ -69,9 +69,7 @@ class Generate:
                 f"--beams={self.beams} searches for the most probable text, but --temperature, --top-k and --top-p sample a "
                 "text; leave out --beams or all of these"
             )
-        if 2 * self.beams > engine.model.tokenizer.size:
-            half = engine.model.tokenizer.size // 2
-            raise UserError(f"--beams={self.beams} must be at most {half:,}, half the size of the vocabulary")
+        check_beams(self.beams, engine.model.tokenizer.size)
 
     def prepare(self, engine: Engine, values: JsonObject) -> tuple[str, Item]:
         """Returns (the text of a record, [CLS] followed by its tokens). Raises UserError if no room is left for new tokens."""

@@ -21,7 +21,7 @@ from bert_jax.interface.words import counted
 from bert_jax.interop.huggingface import Model
 from bert_jax.model.tokens import Tokens
 from bert_jax.prediction.commands import PENALTIES
-from bert_jax.prediction.decoding import Decoding, Knobs, translated
+from bert_jax.prediction.decoding import Decoding, Knobs, check_beams, translated
 from bert_jax.prediction.engine import Engine
 from bert_jax.prediction.fields import Field
 from bert_jax.prediction.packing import power_of_two, row_length
@@ -180,9 +180,7 @@ class Translate:
                 f"{engine.name} is not an encoder-decoder, so it cannot translate; name a model trained with "
                 "config.objective=translation, or a Marian"
             )
-        if 2 * self.beams > engine.model.tokenizer.size:
-            half = engine.model.tokenizer.size // 2
-            raise UserError(f"--beams={self.beams} must be at most {half:,}, half the size of the vocabulary")
+        check_beams(self.beams, engine.model.tokenizer.size)
         most = engine.config.max_position - 1
         if self.max_length is not None and self.max_length > most:
             raise UserError(
