@@ -7,13 +7,12 @@ import dataclasses
 import enum
 import itertools
 import re
-import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TypeVar
 
 import numpy as np
 
-from bert_jax.data.tokenizers.tokenizer import Tokenizer
+from bert_jax.data.tokenizers.tokenizer import Tokenizer, is_mark
 from bert_jax.data.tokenizers.wordpiece import WORD_START
 from bert_jax.errors import UserError
 from bert_jax.interface.words import counted
@@ -110,10 +109,9 @@ def plain_words(tokenizer: Tokenizer, text: str) -> list[Word]:
 
 def _placed_plain_words(tokenizer: Tokenizer, text: str) -> list[tuple[int, Word]]:
     ids, offsets = tokenizer.encode_with_offsets(text)
-    spans = tokenizer.word_spans(text)
+    spans = tokenizer.words_and_marks(text, offsets)
     if not spans:
         return []
-    spans = _split_at_marks(text, spans, offsets)
     ends = [end for _, end in spans]
     pieces: list[list[int]] = [[] for _ in spans]
     for piece, (start, _) in zip(ids, offsets, strict=True):
@@ -121,20 +119,6 @@ def _placed_plain_words(tokenizer: Tokenizer, text: str) -> list[tuple[int, Word
         pieces[min(bisect.bisect_right(ends, start), len(spans) - 1)].append(piece)
     found = zip(spans, pieces, strict=True)
     return [(start, Word(text[start:end], tuple(own), _kind(text[start:end]))) for (start, end), own in found if own]
-
-
-def _split_at_marks(text: str, spans: Sequence[tuple[int, int]], offsets: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Splits the words at pieces that start with a mark after another character, or with another character after a mark."""
-    starts = {start for start, end in offsets if 0 < start < end and is_mark(text[start - 1]) != is_mark(text[start])}
-    found: list[tuple[int, int]] = []
-    for first, end in spans:
-        found += itertools.pairwise([first, *sorted(starts.intersection(range(first + 1, end))), end])
-    return found
-
-
-def is_mark(character: str) -> bool:
-    """Returns whether a character is a punctuation mark or a symbol."""
-    return unicodedata.category(character)[0] in "PS"
 
 
 def written_words(tokenizer: Tokenizer, ids: Sequence[int]) -> list[Word]:

@@ -126,7 +126,7 @@ class Embed:
         """Returns each word with the mean vector of its subwords. A word that was cut is left out."""
         pieces = np.array(offsets).reshape(-1, 2)
         words = []
-        for start, end in engine.model.tokenizer.word_spans(text):
+        for start, end in engine.model.tokenizer.words_and_marks(text, offsets):
             if start > pieces[-1, 0]:
                 break
             own = (pieces[:, 0] >= start) & (pieces[:, 1] <= end) & (pieces[:, 1] > pieces[:, 0])

@@ -135,6 +135,8 @@ class _Tagged:
 @dataclasses.dataclass(frozen=True)
 class Tag:
     """Predicts a label for every word, at its first subword (paper section 5.3). Returns the character offsets of the words.
+    Words and punctuation marks are separated for every tokenizer (`Tokenizer.words_and_marks`). A model that was trained on
+    words with attached punctuation needs `words`.
 
     A text longer than the position table is cut into windows that overlap by half. Each word is labelled in the window where
     the word has the most context. A model with a CRF predicts the best label sequence of each window, and the marginal
@@ -164,7 +166,7 @@ class Tag:
             ids, firsts, _ = tokenizer.encode_words(words)
         else:
             text = values["text"]
-            spans = tokenizer.word_spans(text)
+            spans = tokenizer.words_and_marks(text, tokenizer.encode_with_offsets(text)[1])
             if not spans:
                 raise UserError(f"{shortened(text)} holds no word; give text")
             words = [text[start:end] for start, end in spans]

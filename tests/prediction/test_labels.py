@@ -7,6 +7,7 @@ import random
 import numpy as np
 import pytest
 
+from bert_jax.data.tokenizers.vocabulary_training import train_sentencepiece
 from bert_jax.errors import UserError
 from bert_jax.model.heads.choice import ChoiceHead
 from bert_jax.model.heads.sequence import SequenceHead
@@ -16,8 +17,8 @@ from bert_jax.prediction.engine import Engine
 from bert_jax.prediction.labels import AnswerQuestion, Choose, Classify, Tag, _Tagged, _word_windows, entities
 from bert_jax.prediction.predictor import Predictor
 from bert_jax.tasks.spans import Answer, Span, windows
-from tests.interop.tiny import WORDS
-from tests.prediction.reference import WITHIN, label_outputs, mixed_texts, softmax, with_specials
+from tests.interop.tiny import WORDS, make_labelled_model
+from tests.prediction.reference import WITHIN, first_devices, label_outputs, mixed_texts, softmax, with_specials
 
 pytestmark = pytest.mark.usefixtures("one_shape")
 
@@ -119,6 +120,20 @@ def test_a_word_has_the_label_of_its_first_piece_in_the_unpacked_model(labelled)
         (alone,) = predictor.tag([text])
         assert [tag["label"] for tag in alone["tags"]] == [tag["label"] for tag in answer["tags"]]
         assert len(ids) == len(offsets)
+
+
+def test_punctuation_marks_are_words_for_a_tokenizer_that_splits_only_at_spaces(tmp_path):
+    """Given words keep their marks."""
+    train_sentencepiece([["the river is wide in Paris, and it is not (here) or there."] * 9], 40, False).save(tmp_path)
+    model = make_labelled_model(tmp_path, TOKENS, num_layers=1)
+    with first_devices():
+        engine = Engine(model)
+    text, words = "the river is in Paris, (it) is.", ["the", "river", "is", "in", "Paris", ",", "(", "it", ")", "is", "."]
+    found, given = Tag().prepare(engine, {"text": text}), Tag(words=True).prepare(engine, {"words": text.split()})
+    assert found.spans is not None
+    assert [text[start:end] for start, end in found.spans] == found.words == words
+    assert given.words == text.split()
+    assert [word["word"] for word in Predictor(engine).embed_words([text])[0]] == words
 
 
 def test_classification_by_all_tokens_and_layers_equals_the_unpacked_model(labelled, mixed):

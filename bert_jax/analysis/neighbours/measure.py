@@ -21,8 +21,8 @@ from bert_jax.analysis.heads.measure import WINDOWS
 from bert_jax.analysis.maps import Batch, Params, word_slots, word_vectors
 from bert_jax.analysis.named import NamedArray
 from bert_jax.analysis.neighbours.flags import Neighbouring
-from bert_jax.analysis.windows import Window, Word, grouped, is_mark, marked_window, text_words
-from bert_jax.data.tokenizers.tokenizer import Tokenizer
+from bert_jax.analysis.windows import Window, Word, grouped, marked_window, text_words
+from bert_jax.data.tokenizers.tokenizer import Tokenizer, is_mark
 from bert_jax.errors import UserError
 from bert_jax.interface.words import counted
 from bert_jax.interop.huggingface import Model

@@ -6,9 +6,11 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
+import itertools
 import json
 import pathlib
 import re
+import unicodedata
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -47,6 +49,11 @@ TABLE_KINDS = ("wordpiece", "sentencepiece", "marian")
 PLACEHOLDER = re.compile(r"\[unused\d+\]|<unused\d+>")
 """The pattern of pieces that are reserved for tokens added later."""
 _INPUTS = ["input_ids", "token_type_ids", "attention_mask"]
+
+
+def is_mark(character: str) -> bool:
+    """Returns whether a character is a punctuation mark or a symbol."""
+    return unicodedata.category(character)[0] in "PS"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -316,6 +323,15 @@ class Tokenizer:
             found = self._model.word_spans(section) if token is None else [(0, len(section))]
             spans += [(at + start, at + end) for start, end in found]
         return spans
+
+    def words_and_marks(self, text: str, offsets: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+        """Returns the ranges of `word_spans`, split between punctuation marks or symbols and other characters, also if the
+        tokenizer splits only at white space. A piece is never split. `offsets` are those of `encode_with_offsets`."""
+        starts = {start for start, end in offsets if 0 < start < end and is_mark(text[start - 1]) != is_mark(text[start])}
+        found: list[tuple[int, int]] = []
+        for first, end in self.word_spans(text):
+            found += itertools.pairwise([first, *sorted(starts.intersection(range(first + 1, end))), end])
+        return found
 
     def encode_with_specials(self, text: str) -> list[int]:
         """Returns the ids of `text`. The five special tokens in the text, such as "[MASK]", are recognised too. Use this method
