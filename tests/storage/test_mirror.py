@@ -388,6 +388,22 @@ def test_a_file_that_cannot_be_uploaded_is_kept(bucket: str, emulator: Emulator,
     assert content(bucket) == {}
 
 
+def test_the_incomplete_output_of_a_killed_command_is_removed_at_the_next_start(bucket: str, tmp_path: pathlib.Path):
+    """A directory is kept while the process that writes to it runs."""
+    outputs = tmp_path / "cache" / "outputs"
+    killed, link = outputs / ".incomplete-killed", outputs / ".incomplete-link"
+    killed.mkdir(parents=True)
+    (killed / "out.jsonl").write_bytes(b"{}")
+    link.symlink_to(tmp_path)
+    with uploaded_file(f"{bucket}/one.jsonl", "--output") as first, uploaded_file(f"{bucket}/two.jsonl", "--output") as second:
+        running = [pathlib.Path(str(local)).parent for local in (first, second)]
+        assert sorted(outputs.iterdir()) == sorted([*running, link])
+        for local in (first, second):
+            pathlib.Path(str(local)).write_bytes(b"{}\n")
+    assert content(bucket).keys() == {"one.jsonl", "two.jsonl"}
+    assert [*outputs.iterdir()] == [link]
+
+
 @pytest.mark.parametrize("output", [None, "out.jsonl"])
 def test_a_local_output_is_written_in_place(output: str | None):
     with uploaded_file(output, "--output") as local:
