@@ -1,17 +1,20 @@
-"""Writes files atomically, reads and writes JSON, locks files, and removes directories.
+"""Writes files and directories atomically, reads and writes JSON, locks files, and removes directories.
 
     write_json(path, value)                    # a reader sees the complete old file or the complete new one
     with replacing(path) as file: ...          # the same for content that is written piece by piece
+    with writing_directory(path) as part: ...  # the same for a directory
     value = read_json(path, "copy it again")   # raises a UserError with that remedy if it is not JSON
     with locked(path, "another process ..."):  # one process at a time; a kill releases the lock
 
-Every path may be in a bucket, except the paths of locks and of files that are written piece by piece.
+Every path may be in a bucket, except the paths of locks, of files that are written piece by piece, and of directories that are
+written.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import glob
 import importlib
 import json
 import logging
@@ -45,6 +48,8 @@ BUCKETS = {"gs": "bert_jax.storage.objects"}
 """Scheme of a path -> the module that reads, writes and removes these paths. The module is imported when it is needed."""
 PARTIAL_SUFFIX = ".bert_jax.part"
 """The suffix of temporary files, whose content is incomplete. The process that writes a temporary file holds a lock on it."""
+_DIRECTORY_SUFFIX = ".bert_jax.directory"
+"""The suffix of temporary directories. The process that writes one holds a lock on the temporary file of the same name."""
 _WITHOUT_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EINVAL)
 """The errors of file systems without locks, such as some network file systems."""
 
@@ -105,19 +110,19 @@ class PartialFile:
     (`is_being_written`)."""
 
     def __init__(self, path: pathlib.Path):
-        self._path, self._own = path, path.with_name(f".{path.name}.{os.getpid()}{PARTIAL_SUFFIX}")
+        self._path, self.temporary = path, path.with_name(f".{path.name}.{os.getpid()}{PARTIAL_SUFFIX}")
         self._is_complete = self._is_on_disk = False
         while True:
             try:
-                self.file: IO[bytes] = self._own.open("xb")
+                self.file: IO[bytes] = self.temporary.open("xb")
             except FileExistsError:  # the file belongs to another thread, or is a leftover of a killed process with the same id
                 try:
-                    with _leftover(self._own) as is_free:
-                        self._own.unlink() if is_free else time.sleep(0.001)
+                    with _leftover(self.temporary) as is_free:
+                        self.temporary.unlink() if is_free else time.sleep(0.001)
                 except FileNotFoundError:
                     pass
                 except OSError:  # the file is a link, or the file system has no locks
-                    self._own.unlink(missing_ok=True)
+                    self.temporary.unlink(missing_ok=True)
                 continue
             while try_lock(self.file.fileno()) is False:  # another process checks whether the file is a leftover
                 time.sleep(0.001)
@@ -135,30 +140,44 @@ class PartialFile:
         """Renames the file to `path` after its content is on the disk."""
         if not self._is_on_disk:
             self.flush_to_disk()
-        self._own.replace(self._path)
+        self.temporary.replace(self._path)
         self._is_complete = True
 
     def close(self) -> None:
         """Closes the file. Removes the file if it was not completed."""
         if not self._is_complete:  # after a rename, another thread may already use the name
-            self._own.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # which would hide the error that ended the writing
+                self.temporary.unlink(missing_ok=True)
         with contextlib.suppress(OSError):
             self.file.close()
 
 
-def is_being_written(part: pathlib.Path) -> bool:
-    """Returns whether a running process is writing the temporary file `part`."""
+def being_written(path: pathlib.Path) -> list[pathlib.Path]:
+    """Returns the temporary files of `path` that running processes are writing. A temporary file of this name also exists while
+    a process is writing the directory `path`."""
+    parts = path.parent.glob(f".{glob.escape(path.name)}.*{PARTIAL_SUFFIX}")
+    own = [part for part in parts if part.name.removeprefix(f".{path.name}.").removesuffix(PARTIAL_SUFFIX).isdigit()]
+    return [part for part in own if _is_being_written(part)]
+
+
+def _is_being_written(part: pathlib.Path) -> bool:
     with contextlib.suppress(OSError), _leftover(part) as is_free:
         return not is_free
     return False
 
 
-def remove_leftovers(directory: pathlib.Path) -> None:
-    """Removes the temporary files of processes that no longer run. These are regular files of this user without a lock."""
-    for part in directory.glob(f".*{PARTIAL_SUFFIX}"):
+def remove_leftovers(directory: pathlib.Path, name: str = "") -> None:
+    """Removes the temporary files and directories of processes that no longer run. These are regular files of this user without
+    a lock, and directories of this user without a temporary file. With `name`, only removes those of this file or directory."""
+    start = f".{glob.escape(name)}." if name else "."
+    for part in directory.glob(f"{start}*{PARTIAL_SUFFIX}"):
         with contextlib.suppress(OSError), _leftover(part) as is_free:
             if is_free and part.lstat().st_uid == os.geteuid():
                 part.unlink()
+    for part in directory.glob(f"{start}*{_DIRECTORY_SUFFIX}"):
+        with contextlib.suppress(OSError):
+            if not part.with_suffix(".part").exists() and part.lstat().st_uid == os.geteuid():
+                remove_tree(part)
 
 
 @contextlib.contextmanager
@@ -187,6 +206,93 @@ def flush_to_disk(path: pathlib.Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+# Whole directories
+
+
+@contextlib.contextmanager
+def writing_directory(path: pathlib.Path, *, replace: bool = False) -> Iterator[pathlib.Path]:
+    """Yields an empty temporary directory next to `path`. At the end of the `with` block, the directory is renamed to `path`
+    after its content is on the disk. After an exception, the temporary directory is removed and `path` is unchanged. If `path`
+    is a link, the target of the link is written.
+
+    If `path` exists at the end and is not empty, raises FileExistsError, since another process was faster. With `replace`, the
+    older directory is instead moved to `aside(path)`, and removed when the new one has its name. If the process is killed before
+    that, the older directory stays there, and `restore` moves it back."""
+    restore(path)
+    path = _resolved(path)
+    with contextlib.closing(PartialFile(path)) as lock:
+        part, old = lock.temporary.with_suffix(".directory"), aside(path)
+        try:
+            remove_tree(part)  # left by a killed process with the same id
+            part.mkdir()
+            yield part
+            for inside in (*part.rglob("*"), part):  # otherwise a power failure could leave empty files
+                if not inside.is_symlink():
+                    flush_to_disk(inside)
+            if replace and path.is_dir():
+                path.rename(old)
+            try:
+                part.rename(path)
+            except OSError as error:
+                if error.errno == errno.ENOTEMPTY:
+                    raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), os.fspath(path)) from error
+                raise
+            if replace and old.exists():
+                old.rename(part)  # a directory that is partly removed is thus never taken for a complete one
+        except BaseException:
+            with contextlib.suppress(OSError):
+                _restore(path)
+            raise
+        finally:
+            remove_tree(part)
+
+
+def restore(path: pathlib.Path) -> None:
+    """Moves an older directory `path` back that a killed process left at `aside(path)`, or removes it if the new one is in
+    place. Removes the temporary directories of `path` that killed processes left. Does nothing if a process is writing `path`."""
+    path = _resolved(path)
+    if not being_written(path):
+        _restore(path)
+        remove_leftovers(path.parent, path.name)
+
+
+def _restore(path: pathlib.Path) -> None:
+    old = aside(path)
+    if old.is_symlink():  # this package does not make links, so the link is not followed
+        old.unlink()
+    elif old.is_dir() and not os.path.lexists(path):
+        old.rename(path)
+    elif old.is_dir():
+        removed = path.with_name(f".{path.name}.{os.getpid()}{_DIRECTORY_SUFFIX}")
+        old.rename(removed)
+        remove_tree(removed)
+
+
+def aside(path: pathlib.Path) -> pathlib.Path:
+    """Returns the name that the older directory `path` has while a new one gets its name."""
+    path = _resolved(path)
+    return path.with_name(f".{path.name}.replaced")
+
+
+def _resolved(path: pathlib.Path) -> pathlib.Path:
+    return pathlib.Path(os.path.realpath(path))  # unlike "." and "..", it ends with a name
+
+
+def take_away_unfinished(path: pathlib.Path) -> None:
+    """Removes the temporary directories of `path`, even if a process is still writing to one of them, such as a worker whose
+    parent was killed. Each directory is first renamed. The process could otherwise add its last file to a directory whose other
+    files are gone, and give it the name `path`."""
+    restore(path)
+    start = f".{glob.escape(path.name)}.*"
+    for part in path.parent.glob(f"{start}{_DIRECTORY_SUFFIX}*"):
+        removed = part.with_name(f"{part.name}.removed")
+        with contextlib.suppress(FileNotFoundError):  # the process has completed the directory
+            part.rename(removed)
+        remove_tree(removed)
+    for part in path.parent.glob(f"{start}{PARTIAL_SUFFIX}"):
+        part.unlink(missing_ok=True)
 
 
 # JSON

@@ -34,7 +34,7 @@ from bert_jax.configs.files import with_defaults
 from bert_jax.configs.finetuning import FinetuningExperiment
 from bert_jax.data.rows import Batch
 from bert_jax.errors import UserError
-from bert_jax.files import JsonObject, read_json, remove_tree
+from bert_jax.files import JsonObject, read_json, remove_tree, writing_directory
 from bert_jax.finetuning.best_weights import BestWeights
 from bert_jax.finetuning.data import check_tags, fingerprints, open_unlabelled, read_features
 from bert_jax.finetuning.finetuning_log import FinetuningLog, log_start
@@ -209,24 +209,22 @@ def finish(
     """Exports the best weights of a run to model/ in the workdir. Writes the predictions of these weights on every split to
     predictions/. This directory gets its name when all of its files are written, and results.json then lists them (`is_done`).
     Splits that have no logits in `predicted` are evaluated."""
-    written, partial = run.workdir / PREDICTIONS, run.workdir / f".{PREDICTIONS}"
+    written = run.workdir / PREDICTIONS
     job = Job(result.experiment, run, result.directory, devices, inputs)
     job.predicted = dict(predicted)
     with BestWeights(job) as best:
         # the model is exported first, so that it is not lost if the predictions fail
         best.export(run.workdir, inputs.start, result.results)
         if run.is_first:
-            remove_tree(written)
-            remove_tree(partial)
-            partial.mkdir()  # a task may write no files
-        for split in job.data.features:
-            if split != "train":
-                logits = best.logits(split)
-                if run.is_first:
-                    job.data.task.write_predictions(partial, split, logits)
+            remove_tree(written)  # the predictions of other weights; without this directory, the run is not done
+        with writing_directory(written) if run.is_first else contextlib.nullcontext() as partial:
+            for split in job.data.features:
+                if split != "train":
+                    logits = best.logits(split)
+                    if partial:
+                        job.data.task.write_predictions(partial, split, logits)
         if run.is_first:
-            names = sorted(path.relative_to(partial).as_posix() for path in partial.rglob("*") if path.is_file())
-            partial.rename(written)
+            names = sorted(path.relative_to(written).as_posix() for path in written.rglob("*") if path.is_file())
             found = run.workdir / RESULTS
             if found.exists() and (unwritten := write_results(run.workdir, {**read_json(found), PREDICTION_FILES: names})):
                 raise unwritten

@@ -5,6 +5,7 @@ from __future__ import annotations
 import concurrent.futures
 import errno
 import os
+import pathlib
 import signal
 import subprocess
 import sys
@@ -22,10 +23,14 @@ from bert_jax.files import (
     parse_json,
     read_json,
     read_object,
+    remove_leftovers,
     remove_tree,
     replacing,
+    restore,
+    take_away_unfinished,
     write_json,
     write_text,
+    writing_directory,
 )
 from bert_jax.tasks.readers.own_rows import read_own_rows
 
@@ -118,6 +123,63 @@ def test_a_file_written_in_pieces_appears_completely_or_not_at_all(tmp_path):
         file.write(b"new")
         assert (tmp_path / "a").read_text() == "old"
     assert [(file.name, file.read_text()) for file in tmp_path.iterdir()] == [("a", "new")]
+
+
+def contents(directory) -> dict[str, str]:
+    """Returns the text of each file below a directory."""
+    return {str(file.relative_to(directory)): file.read_text() for file in directory.rglob("*") if file.is_file()}
+
+
+def write_directory(path, text: str, *, replace: bool = False) -> None:
+    with writing_directory(path, replace=replace) as part:
+        (part / "a").write_text(text)
+        assert not path.exists() or (path / "a").read_text() == "old"
+
+
+def test_a_directory_appears_completely_or_not_at_all(tmp_path, monkeypatch):
+    path = tmp_path / "d"
+    write_directory(path, "old")
+    with pytest.raises(FileExistsError):
+        write_directory(path, "later")
+    with pytest.raises(ZeroDivisionError), writing_directory(path, replace=True) as part:  # noqa: PT012
+        (part / "a").write_text("half")
+        raise ZeroDivisionError
+    rename = pathlib.Path.rename
+
+    def fails(old: pathlib.Path, new: pathlib.Path) -> pathlib.Path:
+        if new == path and old.name != ".d.replaced":
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return rename(old, new)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(pathlib.Path, "rename", fails)
+        with pytest.raises(OSError, match="Input/output"):
+            write_directory(path, "new", replace=True)
+    assert (contents(tmp_path), len(list(tmp_path.iterdir()))) == ({"d/a": "old"}, 1)
+    write_directory(path, "new", replace=True)
+    assert (contents(tmp_path), len(list(tmp_path.iterdir()))) == ({"d/a": "new"}, 1)
+
+
+def test_an_older_directory_is_never_lost_if_its_replacement_is_killed(tmp_path):
+    path = tmp_path / "d"
+    for new_is_in_place in (False, True):
+        write_directory(tmp_path / ".d.replaced", "old")
+        restore(path)
+        assert contents(tmp_path) == {"d/a": "new" if new_is_in_place else "old"}
+        write_directory(path, "new", replace=True) if not new_is_in_place else None
+
+
+def test_only_directories_of_killed_processes_are_leftovers(tmp_path):
+    path, left = tmp_path / "d", tmp_path / ".d.1.bert_jax.directory"
+    (left / "b").mkdir(parents=True)
+    with pytest.raises(FileNotFoundError), writing_directory(path) as part:  # noqa: PT012
+        assert not left.exists()
+        (part / "a").write_text("a")
+        restore(path)
+        remove_leftovers(tmp_path)
+        assert contents(part) == {"a": "a"}
+        take_away_unfinished(path)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_removing_does_not_follow_links(tmp_path):

@@ -14,7 +14,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from bert_jax.errors import UserError
-from bert_jax.files import PARTIAL_SUFFIX, PartialFile, is_being_written, remove_leftovers
+from bert_jax.files import PartialFile, being_written, remove_leftovers
 from bert_jax.interface.figures import rendered
 from bert_jax.interface.flags import FIGURE_FORMATS, in_formats
 from bert_jax.interface.output import check_directory, checked_target, writing
@@ -42,8 +42,8 @@ class _Pending:
         directory.mkdir(parents=True, exist_ok=True)
         remove_leftovers(directory)
         own = self._locks[directory] = PartialFile(directory / _LOCK)
-        for part in directory.glob(f".{_LOCK}.*{PARTIAL_SUFFIX}"):
-            if not os.path.samestat(part.stat(), os.fstat(own.file.fileno())) and is_being_written(part):
+        for part in being_written(directory / _LOCK):
+            if part != own.temporary:
                 raise UserError(
                     f"{name} is being written by another process (in {part}); wait for it, or choose another --output"
                 )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import glob
 import os
 import pathlib
 import stat
@@ -11,7 +10,7 @@ import sys
 from collections.abc import Iterator
 
 from bert_jax.errors import UserError, broken_link, missing_path
-from bert_jax.files import PARTIAL_SUFFIX, is_being_written
+from bert_jax.files import being_written
 from bert_jax.interface.command import require_stdout
 
 
@@ -41,9 +40,8 @@ def checked_target(output: str, source: os.stat_result | None = None, flag: str 
         raise UserError(f"{name}: there is no directory {missing_path(pathlib.Path(output).parent)}; create it first")
     if not os.access(path.parent, os.W_OK | os.X_OK):
         raise UserError(f"{name} cannot be written: no permission to create files in {path.parent}; choose another {flag}")
-    for part in path.parent.glob(f".{glob.escape(path.name)}.*{PARTIAL_SUFFIX}"):
-        if is_being_written(part):
-            raise UserError(f"{name} is being written by another process (in {part}); wait for it, or choose another {flag}")
+    for part in being_written(path):
+        raise UserError(f"{name} is being written by another process (in {part}); wait for it, or choose another {flag}")
     return path
 
 

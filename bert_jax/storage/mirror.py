@@ -12,15 +12,15 @@ import hashlib
 import logging
 import os
 import pathlib
+import secrets
 import shlex
 import sys
-import tempfile
 import threading
 from collections.abc import Callable, Collection, Iterator
 from types import TracebackType
 
 from bert_jax.errors import UserError, WorkdirError
-from bert_jax.files import is_still, remove_tree, try_lock
+from bert_jax.files import is_still, remove_leftovers, remove_tree, writing_directory
 from bert_jax.interface.words import counted
 from bert_jax.storage.fetching import Copy, Record, check_names, copy_record, fetch, is_unchanged
 from bert_jax.storage.objects import Item, StorageError, as_path, listed, read, remove, require_bucket, upload, write
@@ -29,9 +29,6 @@ from bert_jax.storage.paths import AnyPath, cache_directory, checked, is_remote
 EVERY = 30.0
 """Seconds between uploads of changes. If the machine is lost, at most the changes of this period are lost."""
 MIRRORS, OUTPUTS = "mirrors", "outputs"
-_INCOMPLETE = ".incomplete-"
-"""The beginning of the names of directories below OUTPUTS in which a command is writing, or was writing when it was killed. The
-next command removes the directories of killed commands."""
 
 log = logging.getLogger(__name__)
 
@@ -247,40 +244,6 @@ def _cache_errors(directory: pathlib.Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _incomplete_directory(place: pathlib.Path) -> Iterator[pathlib.Path]:
-    """Yields a new directory in `place`, and removes the directories of commands that were killed. At the end of the `with`
-    block, the new directory is removed unless it has been renamed.
-
-    This process holds a lock on the directory, as on a `files.PartialFile`."""
-    with _cache_errors(place):
-        place.mkdir(parents=True, exist_ok=True)
-    for left in place.glob(f"{_INCOMPLETE}*"):
-        with contextlib.suppress(OSError), _opened(left) as descriptor:
-            if try_lock(descriptor):
-                remove_tree(left)
-    with contextlib.ExitStack() as held:
-        while True:
-            with _cache_errors(place):
-                made = pathlib.Path(tempfile.mkdtemp(prefix=_INCOMPLETE, dir=place))
-            with contextlib.suppress(FileNotFoundError):  # another process may remove the directory before it is locked
-                descriptor = held.enter_context(_opened(made))
-                if try_lock(descriptor) is not False and is_still(made, descriptor):
-                    break
-        held.callback(remove_tree, made)
-        yield made
-
-
-@contextlib.contextmanager
-def _opened(directory: pathlib.Path) -> Iterator[int]:
-    """Yields the descriptor of a directory, which must not be a link."""
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-    try:
-        yield descriptor
-    finally:
-        os.close(descriptor)
-
-
-@contextlib.contextmanager
 def uploaded(
     output: str,
     name: str,
@@ -325,15 +288,18 @@ def uploaded_file(output: str | None, name: str) -> Iterator[str | None]:
     with contextlib.suppress(FileExistsError):
         write(remote, b"", generation="1")  # no object has this generation, so nothing is written
     above, last = remote.rsplit("/", 1)
-    place = cache_directory() / OUTPUTS
-    with _incomplete_directory(place) as directory:
-        yield f"{directory}/{last}"
-        made = str(directory.rename(place / directory.name.removeprefix(_INCOMPLETE)))
+    made = cache_directory() / OUTPUTS / secrets.token_hex(8)
+    with contextlib.ExitStack() as incomplete:
+        with _cache_errors(made.parent):
+            made.parent.mkdir(parents=True, exist_ok=True)
+            remove_leftovers(made.parent)
+            part = incomplete.enter_context(writing_directory(made))
+        yield f"{part}/{last}"
     try:
-        for file in sorted(path for path in pathlib.Path(made).rglob("*") if path.is_file()):
+        for file in sorted(path for path in made.rglob("*") if path.is_file()):
             upload(file, f"{above}/{file.relative_to(made).as_posix()}")
     except BaseException as error:
-        kept = f"it is complete in {made}; upload it with `gcloud storage cp --recursive {shlex.quote(made)}/* {above}/`"
+        kept = f"it is complete in {made}; upload it with `gcloud storage cp --recursive {shlex.quote(str(made))}/* {above}/`"
         if isinstance(error, OSError):
             raise UserError(f"{remote} could not be uploaded ({error}), but {kept}") from error
         print(f"{remote} was not uploaded, but {kept}", file=sys.stderr)  # e.g. after Ctrl-C

@@ -391,13 +391,13 @@ def test_a_file_that_cannot_be_uploaded_is_kept(bucket: str, emulator: Emulator,
 def test_the_incomplete_output_of_a_killed_command_is_removed_at_the_next_start(bucket: str, tmp_path: pathlib.Path):
     """A directory is kept while the process that writes to it runs."""
     outputs = tmp_path / "cache" / "outputs"
-    killed, link = outputs / ".incomplete-killed", outputs / ".incomplete-link"
+    killed, link = outputs / ".a.1.bert_jax.directory", outputs / ".b.1.bert_jax.directory"
     killed.mkdir(parents=True)
     (killed / "out.jsonl").write_bytes(b"{}")
     link.symlink_to(tmp_path)
     with uploaded_file(f"{bucket}/one.jsonl", "--output") as first, uploaded_file(f"{bucket}/two.jsonl", "--output") as second:
         running = [pathlib.Path(str(local)).parent for local in (first, second)]
-        assert sorted(outputs.iterdir()) == sorted([*running, link])
+        assert sorted(path for path in outputs.iterdir() if path.is_dir()) == sorted([*running, link])
         for local in (first, second):
             pathlib.Path(str(local)).write_bytes(b"{}\n")
     assert content(bucket).keys() == {"one.jsonl", "two.jsonl"}

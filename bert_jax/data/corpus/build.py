@@ -6,11 +6,8 @@ released when the process ends."""
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import errno
 import functools
-import os
 import pathlib
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -108,7 +105,7 @@ def build_corpus(
         with files.locked(directory / f".build-{host[0]}-of-{host[1]}.lock", refusal):
             mine = range(host[0], shards, host[1])
             for k in mine:
-                _remove_leftovers(directory, k, shards)
+                files.take_away_unfinished(directory / shard_name(k, shards))
             done = set(store.finished_shards(directory, shards))
             identity = tokenizer.vocabulary.sha256
             held_out_text = dataclasses.replace(config.text, eval_fraction=1.0)
@@ -187,17 +184,12 @@ def write_or_check_tokenizer(tokenizer: Tokenizer, directory: pathlib.Path, *, r
     """Writes the tokenizer's files atomically. If `directory` already holds a different vocabulary (from another host or an
     earlier run), replaces this vocabulary if `replace` is True. Otherwise raises UserError, as for a directory of other files."""
     if not (directory / CONFIG_FILE).is_file():
-        part = directory.with_name(f".{directory.name}.{os.getpid()}.part")
-        files.remove_tree(part)
-        tokenizer.save(part)
         try:
-            part.rename(directory)
+            with files.writing_directory(directory) as part:
+                tokenizer.save(part)
             return
-        except OSError as error:
-            files.remove_tree(part)
+        except FileExistsError as error:
             if not (directory / CONFIG_FILE).is_file():
-                if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
-                    raise
                 raise UserError(
                     f"{directory} holds files, but no {CONFIG_FILE}, so it is not the tokenizer of a corpus; choose another "
                     "--output, or move this directory"
@@ -207,8 +199,8 @@ def write_or_check_tokenizer(tokenizer: Tokenizer, directory: pathlib.Path, *, r
         for found in (load_tokenizer(directory), tokenizer)
     )
     if there != given and replace:
-        files.remove_tree(directory)
-        write_or_check_tokenizer(tokenizer, directory)
+        with files.writing_directory(directory, replace=True) as part:
+            tokenizer.save(part)
     elif there != given:
         raise UserError(
             f"{directory} holds a different vocabulary ({_difference('its', there, given)}); "
@@ -358,17 +350,6 @@ def _difference(key: str, before: Json, now: Json) -> str:
         change = f"the entries of {key} differ" if same else f"{key} had {counted(len(before), 'entry')}, now has {len(now)}"
         return f"{change}; the first difference was {old}, now is {new}"
     return f"{key} was {before}, is {now}"
-
-
-def _remove_leftovers(directory: pathlib.Path, index: int, shards: int) -> None:
-    """Removes the partial files of a shard that a killed build has left. The workers of that build end only when they next
-    report their progress. The directory is therefore renamed first. A worker could otherwise add shard.json to a directory
-    whose arrays are gone, and give it the name of a complete shard."""
-    for path in directory.glob(f".{shard_name(index, shards)}.*"):
-        removed = path.with_name(f"{path.name}.removed")
-        with contextlib.suppress(FileNotFoundError):  # the worker has completed the shard
-            path.rename(removed)
-        files.remove_tree(removed)
 
 
 def _write_shards(work: Sequence[ShardWork], workers: int, found: int) -> None:

@@ -1,8 +1,8 @@
 """Writes and rewrites shards. A shard is made of some spans of the sources. One process reads, cleans and tokenises the spans,
 in bounded memory.
 
-A shard is written under a temporary name and renamed when it is complete. A directory with the name of a shard is therefore
-always finished.
+A shard is written under a temporary name and renamed when it is complete (`files.writing_directory`). A directory with the name
+of a shard is therefore always finished.
 
 A document is held out if its content hash is below the held-out fraction of the hash range. A finished shard stores the hash of
 every document. If the held-out fraction changes, documents move between the splits of finished shards without being tokenised
@@ -16,7 +16,6 @@ import dataclasses
 import hashlib
 import itertools
 import math
-import os
 import pathlib
 from array import array
 from collections import Counter
@@ -74,12 +73,6 @@ class ShardWork:
     spans: tuple[Span, ...]
     text: TextConfig
     vocabulary_sha256: str
-
-
-def temporary_name(index: int, shards: int) -> str:
-    """Returns the directory name of an unfinished shard. The name includes the process id, so that each process has its own
-    directory."""
-    return f".{shard_name(index, shards)}.{os.getpid()}.part"
 
 
 def content_hash(sentences: Sequence[str]) -> int:
@@ -196,14 +189,13 @@ def cleaned(document: Document, config: CleaningConfig, counts: Counter[str]) ->
 def write_shard(work: ShardWork, tokenizer: Tokenizer, progress: Callable[[float, int], None]) -> None:
     """Writes one shard. `progress(fraction of the spans' weight, tokens so far)` is called first and for every document."""
     progress(0.0, 0)  # ends a worker whose parent was killed before it creates a directory that the next build has to remove
-    part = work.store / temporary_name(work.index, work.shards)
-    files.remove_tree(part)
-    part.mkdir()
+    final = work.store / shard_name(work.index, work.shards)
     try:
-        content = _write_splits(part, work.spans, work.text, tokenizer, progress)
-        finish_shard(part, work.store / shard_name(work.index, work.shards), tokenizer.size, content)
-    finally:
-        files.remove_tree(part)  # after an exception, removes the partial files; otherwise `part` has already been renamed
+        with files.writing_directory(final) as part:
+            _finish(part, tokenizer.size, _write_splits(part, work.spans, work.text, tokenizer, progress))
+    except FileExistsError:
+        if not (final / "shard.json").is_file():  # otherwise, another process has finished the shard
+            raise
 
 
 def _write_splits(
@@ -256,9 +248,8 @@ def _write_splits(
     }
 
 
-def finish_shard(part: pathlib.Path, final: pathlib.Path, vocabulary_size: int, content: JsonObject) -> None:
-    """Adds the token counts and shard.json to the arrays in `part`, and renames `part` to `final`. If a finished shard already
-    has the name `final`, removes `part` instead."""
+def _finish(part: pathlib.Path, vocabulary_size: int, content: JsonObject) -> None:
+    """Adds the token counts and shard.json to the arrays in `part`."""
     tokens = map_array(part / "train.tokens.npy")
     counts = np.zeros(vocabulary_size, np.int64)
     for start in range(0, len(tokens), _FLUSH_TOKENS):
@@ -267,12 +258,6 @@ def finish_shard(part: pathlib.Path, final: pathlib.Path, vocabulary_size: int, 
     names = sorted(path.name for path in part.glob("*.npy"))
     content["files"] = {name: {"bytes": (part / name).stat().st_size, "sha256": checksum(part / name)} for name in names}
     files.write_json(part / "shard.json", content, indent=1)
-    try:
-        part.rename(final)
-    except OSError:
-        if not (final / "shard.json").is_file():
-            raise
-        files.remove_tree(part)
 
 
 _ENOUGH = 10  # the minimum number of held-out documents; an evaluation on fewer documents is too noisy
@@ -373,23 +358,19 @@ def rewrite_shard(
 ) -> None:
     """Replaces the arrays of the shard `shard` = (index, number of shards) by `arrays` (split -> arrays as in `shard_arrays`).
     Writes `content` with the new counts as shard.json."""
-    final, part = store / shard_name(*shard), store / temporary_name(*shard)
-    files.remove_tree(part)
-    part.mkdir()
-    for split, values in arrays.items():
-        if (final / f"{split}.{WORDS}.npy").is_file():
-            write_array(part / f"{split}.{WORDS}.npy", packed_words(values[0]), np.dtype(np.uint8))
-            values = (values[0] & np.uint32(BEGINS - 1), *values[1:])
-        dtypes = (token_dtype(vocabulary_size), np.dtype(np.int64), np.dtype(np.int64))
-        for name, held, dtype in zip(ARRAYS, values, dtypes, strict=True):
-            write_array(part / f"{split}.{name}.npy", held, dtype)
-        tokens, sentences, documents = map(len, values)
-        content["splits"][split] = {"documents": documents - 1, "sentences": sentences - 1, "tokens": tokens}
-    write_array(part / DOCUMENT_HASHES, hashes, np.dtype(np.uint64))
-    old = store / f"{temporary_name(*shard)}.old"
-    final.rename(old)
-    finish_shard(part, final, vocabulary_size, content)
-    files.remove_tree(old)
+    final = store / shard_name(*shard)
+    with files.writing_directory(final, replace=True) as part:
+        for split, values in arrays.items():
+            if (final / f"{split}.{WORDS}.npy").is_file():
+                write_array(part / f"{split}.{WORDS}.npy", packed_words(values[0]), np.dtype(np.uint8))
+                values = (values[0] & np.uint32(BEGINS - 1), *values[1:])
+            dtypes = (token_dtype(vocabulary_size), np.dtype(np.int64), np.dtype(np.int64))
+            for name, held, dtype in zip(ARRAYS, values, dtypes, strict=True):
+                write_array(part / f"{split}.{name}.npy", held, dtype)
+            tokens, sentences, documents = map(len, values)
+            content["splits"][split] = {"documents": documents - 1, "sentences": sentences - 1, "tokens": tokens}
+        write_array(part / DOCUMENT_HASHES, hashes, np.dtype(np.uint64))
+        _finish(part, vocabulary_size, content)
 
 
 def offsets_from_lengths(lengths: np.ndarray) -> np.ndarray:

@@ -104,7 +104,7 @@ def test_only_missing_shards_are_built(tmp_path, text_file, build, capsys):
     files.remove_tree(directory / "shard-00002-of-00004")
     (directory / "manifest.json").unlink()
     before = {path: path.stat().st_mtime_ns for path in directory.glob("shard-*/*")}
-    (directory / ".shard-00002-of-00004.1.part").mkdir()  # left by a killed process
+    (directory / ".shard-00002-of-00004.1.bert_jax.directory").mkdir()  # left by a killed process
     capsys.readouterr()
     build(directory, f"text:{text_file}")
     assert contents(directory) == whole
@@ -133,9 +133,12 @@ def test_a_killed_build_resumes_without_redoing_shards_or_using_partial_ones(tmp
         time.sleep(0.005)
     process.send_signal(signal.SIGKILL)
     process.wait()
-    (directory / ".shard-00039-of-00040.1.part").mkdir(exist_ok=True)  # as if killed while writing this one too
-    (directory / ".shard-00039-of-00040.1.part" / "train.tokens.npy").write_bytes(b"half")
+    part = directory / ".shard-00039-of-00040.1.bert_jax.directory"
+    part.mkdir()  # as if killed while writing this one too
+    (part / "train.tokens.npy").write_bytes(b"half")
     done = {path: path.stat().st_mtime_ns for path in directory.glob("shard-*/*")}
+    complete = min(directory.glob("shard-*"))
+    complete.rename(directory / f".{complete.name}.replaced")  # as if killed while replacing this one
     assert len(list(directory.glob("shard-*"))) < 40
     with pytest.raises(UserError, match=r"unfinished \(\d+ of 40 shards are done\); .*: python -m bert_jax.corpus .*--shards=40"):
         open_corpus(directory)
@@ -373,7 +376,7 @@ def test_a_kill_during_deduplication_loses_nothing(tmp_path, build, monkeypatch)
 
     def killed(self, target):
         calls.append(target)
-        if len(calls) == 7:  # tokenizer, four shards, the old shard moved away; then the new one in its place
+        if len(calls) >= 7:  # tokenizer, four shards, the old shard moved away; then the new one in its place
             raise KeyboardInterrupt
         return rename(self, target)
 
@@ -430,7 +433,7 @@ def test_three_files_of_a_layout_are_named_and_the_others_counted():
 
 
 def test_leftovers_of_a_killed_process_are_not_part_of_a_tokenizer(tmp_path, tiny):
-    part = tmp_path / f".tokenizer.{os.getpid()}.part"
+    part = tmp_path / f".tokenizer.{os.getpid()}.bert_jax.directory"
     part.mkdir()
     (part / "added_tokens.json").write_text("{}")
     write_or_check_tokenizer(tiny, tmp_path / "tokenizer")

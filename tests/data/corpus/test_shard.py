@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import pathlib
 from collections import Counter
 
@@ -10,10 +11,10 @@ import numpy as np
 import pytest
 
 from bert_jax import files
-from bert_jax.data.corpus import shard, store
+from bert_jax.data.corpus import shard
 from bert_jax.data.corpus.cleaning import CleaningConfig
 from bert_jax.data.corpus.parallel import PairRules
-from bert_jax.data.corpus.shard import ShardWork, TextConfig, finish_shard, temporary_name, write_shard
+from bert_jax.data.corpus.shard import ShardWork, TextConfig, write_shard
 from bert_jax.data.corpus.sources import Item, ReadOptions, Span
 from bert_jax.data.tokenizers.json_tokenizer import BEGINS
 from bert_jax.errors import UserError
@@ -62,8 +63,9 @@ def work_in(directory: pathlib.Path, *files: tuple[bytes, int, float]) -> ShardW
 def test_the_progress_of_a_shard_is_the_fraction_of_its_spans_that_was_read(tmp_path):
     store = tmp_path / "store"  # the second document of the first span begins after its end
     work = work_in(store, (b"abc.\n     \nabc.\n", 6, 30.0), (b"bbc.\n\nbbc.\n", 12, 10.0), (b"cbc.\n", 5, 10.0))
-    (store / temporary_name(1, 3)).mkdir()
-    (store / temporary_name(1, 3) / "other.npy").touch()  # left by a killed process with the same number
+    left = store / f".shard-00001-of-00003.{os.getpid()}.bert_jax.directory"  # by a killed process with the same number
+    left.mkdir()
+    (left / "other.npy").touch()
     told = []
     write_shard(work, Letters(), lambda *progress: told.append(progress))
     assert told == [(0.0, 0), (0.0, 3), (30 / 50, 6), (30 / 50, 9), (35 / 50, 12), (40 / 50, 15)]
@@ -94,21 +96,15 @@ def test_a_worker_that_is_stopped_at_its_start_writes_nothing(tmp_path):
 
 
 def test_a_shard_finished_by_another_process_is_kept(tmp_path):
-    part, final = tmp_path / "part", tmp_path / "final"
-
-    def finish() -> None:
-        part.mkdir()
-        store.write_array(part / "train.tokens.npy", np.arange(3), np.dtype(np.uint16))
-        finish_shard(part, final, 5, {})
-
+    work = work_in(tmp_path / "store", (b"abc.\n", 5, 1.0))
+    final = work.store / "shard-00001-of-00003"
     final.mkdir()
     (final / "other").touch()
-    with pytest.raises(OSError, match="not empty"):
-        finish()
-    files.remove_tree(part)
+    with pytest.raises(FileExistsError):
+        write_shard(work, Letters(), lambda *_: None)
     (final / "shard.json").write_text("of the first")
-    finish()
-    assert sorted(path.name for path in tmp_path.rglob("*")) == ["final", "other", "shard.json"]
+    write_shard(work, Letters(), lambda *_: None)
+    assert sorted(path.name for path in work.store.rglob("*")) == ["other", "shard-00001-of-00003", "shard.json"]
     assert (final / "shard.json").read_text() == "of the first"
 
 

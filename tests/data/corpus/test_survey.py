@@ -10,7 +10,7 @@ import pytest
 from bert_jax import files
 from bert_jax.data.corpus import report
 from bert_jax.data.corpus.report import ShardSurvey, duplicate_lines, sampling
-from bert_jax.data.corpus.shard import drop_documents, temporary_name
+from bert_jax.data.corpus.shard import drop_documents
 
 EMPTY = ShardSurvey({}, np.zeros(0, np.uint64), np.zeros(0, np.int64), {}, np.zeros(24, np.int64), np.zeros(24, np.int64), 0, {})
 
@@ -64,9 +64,10 @@ def test_rewriting_a_shard_removes_leftovers_of_a_killed_process(tmp_path, text_
     directory = tmp_path / "corpus"
     build(directory, f"text:{text_file}", shards=1)
     before = {path.name: path.read_bytes() for path in (directory / "shard-00000-of-00001").iterdir()}
-    (directory / temporary_name(0, 1)).mkdir()
-    (directory / temporary_name(0, 1) / "train.tokens.npy").write_bytes(b"half")
-    (directory / temporary_name(0, 1) / "other").touch()
+    left = directory / ".shard-00000-of-00001.1.bert_jax.directory"
+    left.mkdir()
+    (left / "train.tokens.npy").write_bytes(b"half")
+    (left / "other").touch()
     content = files.read_json(directory / "shard-00000-of-00001" / "shard.json")
     none = {split: np.zeros(counts["documents"], bool) for split, counts in content["splits"].items()}
     drop_documents(directory, 0, 1, none, 132)
