@@ -472,15 +472,3 @@ def remove_tree(path: Path) -> None:
         bucket.remove_tree(path)
     else:
         shutil.rmtree(path, ignore_errors=True)
-
-
-def clear(descriptor: int, keep: str = "") -> None:
-    """Removes everything in an open directory except the file `keep`. It works on the opened directory even if the directory's
-    name now refers to another directory. Links are not followed."""
-    with os.scandir(descriptor) as entries:
-        found = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries if entry.name != keep]
-    for name, is_directory in found:
-        if is_directory:
-            shutil.rmtree(name, dir_fd=descriptor)
-        else:
-            os.unlink(name, dir_fd=descriptor)

@@ -16,11 +16,11 @@ import numpy as np
 from bert_jax.data.corpus.hub import find_vocabulary, is_hub_name
 from bert_jax.data.tokenizers.tokenizer import Tokenizer, load_tokenizer
 from bert_jax.errors import UserError
-from bert_jax.files import JsonObject
+from bert_jax.files import JsonObject, aside
 from bert_jax.interface.words import byte_unit, counted
 from bert_jax.interop import NEW_POSITIONS, PARTS, TEXT_POOLINGS
 from bert_jax.interop.card import BEFORE_CHANGES, model_card, read_training
-from bert_jax.interop.directory import aside, check_replaceable, exported_formats
+from bert_jax.interop.directory import check_replaceable, exported_formats
 from bert_jax.interop.families.bert import BERT
 from bert_jax.interop.families.family import export_family
 from bert_jax.interop.families.marian import MARIAN

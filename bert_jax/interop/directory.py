@@ -1,8 +1,4 @@
-"""Writes a model directory atomically. The directory only appears, or replaces an older one, when it is complete.
-
-The new directory is first written to `.NAME.incomplete` next to the final path, and the old directory is moved to
-`.NAME.replaced`. If a foreign file or directory has one of these names, the export fails before anything is removed. Removal
-never follows symbolic links."""
+"""Writes a model directory atomically. Only replaces a directory that this package has written."""
 
 from __future__ import annotations
 
@@ -48,10 +44,6 @@ CARD = "README.md"
 """The file of the model card. `card.model_card` makes its text."""
 _SIGNED = re.compile(r"(.*)<!-- bert_jax ([0-9a-f]{16}) (\{[^>]*\}) -->\n?", re.DOTALL)
 
-_MARK = ".bert_jax-unfinished"
-"""A marker file in a directory that this package is writing or removing. The marker shows that the whole directory may be
-removed after a crash."""
-
 
 class Unwritable(UserError):
     """Raised if a model cannot be written: the directory has foreign files, its disk is full, or it is not writable."""
@@ -59,60 +51,35 @@ class Unwritable(UserError):
 
 @contextlib.contextmanager
 def replaced_when_complete(directory: pathlib.Path, form: str, card: str = "") -> Iterator[pathlib.Path]:
-    """Yields a temporary directory next to `directory` to write into. If the context ends without an exception, the temporary
-    directory is renamed to `directory`. If `directory` is a symbolic link, the target of the link is replaced, and the link is
-    kept.
+    """Yields a temporary directory that replaces `directory` if the context ends without an exception. If `directory` is a
+    symbolic link, the target of the link is replaced, and the link is kept.
 
-    An older directory of that name is moved aside until the new one is in place. The older directory must be empty, or an
-    export of this package in the format `form` (a key of FORMATS), because no other directory may be deleted. Files in it that
-    do not belong to the format, such as notes, are copied to the new directory. `card` is the text of the model card. If
-    somebody has written or edited the card in the older directory, that card is kept instead. Raises Unwritable if `directory`
-    is neither empty nor an export, if another process is writing to it, or if the disk is full. The older directory then
-    remains unchanged.
-
-    If a process is killed between the two renames, the old directory remains as `.NAME.replaced`, and `recover` restores it."""
+    An older directory of that name must be empty, or an export of this package in the format `form` (a key of FORMATS), because
+    no other directory may be deleted. Files in it that do not belong to the format, such as notes, are copied to the new
+    directory. `card` is the text of the model card. If somebody has written or edited the card in the older directory, that card
+    is kept instead. Raises Unwritable if `directory` is neither empty nor an export, if another process is writing to it, or if
+    the disk is full. The older directory then remains unchanged."""
     directory = _resolved(directory)
-    temporary, old = directory.parent / f".{directory.name}.incomplete", aside(directory)
-    with _as_unwritable(directory), _locked(temporary, directory) as descriptor:
-        try:
-            for left in (temporary, old):
-                if not (left.is_symlink() or not left.exists() or _is_ours(left)):
-                    raise Unwritable(
-                        f"{left} is needed as a temporary directory, but it holds files that bert_jax did not write; move it, "
-                        f"or choose a directory other than {directory}"
-                    )
-            recover(directory)
-            check_replaceable(directory, form, str(directory))
-        except BaseException:
-            with contextlib.suppress(OSError):
-                temporary.rmdir()  # this only succeeds if the directory is empty
-            raise
-        try:
-            files.clear(descriptor)
-            if not files.is_still(temporary, descriptor):
-                raise Unwritable(
-                    f"the temporary directory {temporary} was replaced by another program; choose a directory other than "
-                    f"{directory}"
-                )
-            (temporary / _MARK).touch()
+    old = files.aside(directory)
+    with _as_unwritable(directory):
+        if not (old.is_symlink() or not old.exists() or _is_ours(old)):
+            raise Unwritable(
+                f"{old} is needed as a temporary directory, but it holds files that bert_jax did not write; move it, or choose a "
+                f"directory other than {directory}"
+            )
+        if files.being_written(directory):
+            raise Unwritable(
+                f"another process is writing a model to {directory}; wait until it ends, or choose another directory"
+            )
+        files.restore(directory)
+        check_replaceable(directory, form, str(directory))
+        directory.parent.mkdir(parents=True, exist_ok=True)
+        with files.writing_directory(directory, replace=True) as temporary:
             yield temporary
             if card:
                 (temporary / CARD).write_text(card, encoding="utf-8")
             if directory.exists():
                 _copy_other_files(directory, temporary, form)
-            (temporary / _MARK).unlink()
-            for path in [*temporary.iterdir(), temporary]:  # otherwise a power failure could leave empty files
-                if not path.is_symlink():
-                    files.flush_to_disk(path)
-            if directory.exists():
-                directory.rename(old)
-            temporary.rename(directory)
-            _remove(old)
-        except BaseException:
-            recover(directory)
-            if files.is_still(temporary, descriptor):
-                _remove(temporary)
-            raise
 
 
 def check_replaceable(directory: pathlib.Path, form: str, shown: str) -> None:
@@ -142,44 +109,11 @@ def _resolved(directory: pathlib.Path) -> pathlib.Path:
     return resolved
 
 
-@contextlib.contextmanager
-def _locked(temporary: pathlib.Path, directory: pathlib.Path) -> Iterator[int]:
-    """Creates `temporary` if it does not exist, and holds its lock in the context. Yields its descriptor.
-
-    If another process holds the lock, it is writing to `directory`, and Unwritable is raised. Also raises Unwritable if
-    `temporary` is a symbolic link or a file. When a process ends, its lock ends."""
-    descriptor = None
-    while descriptor is None:
-        try:
-            temporary.mkdir(parents=True, exist_ok=True)
-            descriptor = os.open(temporary, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-        except OSError as error:
-            if not os.path.lexists(temporary) or error.errno not in (errno.EEXIST, errno.ENOTDIR, errno.ELOOP):
-                raise
-            kind = "symbolic link" if temporary.is_symlink() else "file"
-            raise Unwritable(
-                f"{temporary} is a {kind} that bert_jax did not make; remove it, or name a directory other than {directory}"
-            ) from error
-        if files.try_lock(descriptor) is False:
-            os.close(descriptor)
-            raise Unwritable(
-                f"another process is writing a model to {directory}; wait until it ends, or choose another directory"
-            )
-        if not files.is_still(temporary, descriptor):  # another process has removed it since it was opened
-            os.close(descriptor)
-            descriptor = None
-    try:
-        yield descriptor
-    finally:
-        os.close(descriptor)
-
-
 def _is_ours(directory: pathlib.Path) -> bool:
-    """Returns whether `directory` is empty, an export of this package, or an export that this package has left partly written or
-    partly removed."""
+    """Returns whether `directory` is empty, or an export of this package."""
     if directory.is_symlink() or not directory.is_dir():
         return False
-    return not any(directory.iterdir()) or (directory / _MARK).is_file() or bool(exported_formats(directory))
+    return not any(directory.iterdir()) or bool(exported_formats(directory))
 
 
 def exported_formats(directory: pathlib.Path) -> list[str]:
@@ -199,7 +133,7 @@ def exported_formats(directory: pathlib.Path) -> list[str]:
 def _copy_other_files(directory: pathlib.Path, temporary: pathlib.Path, form: str) -> None:
     """Copies to `temporary` all entries of `directory` except the files of the format. Links are copied as links."""
     for path in directory.iterdir():
-        if path.name in (*FORMATS[form][1], _MARK) or (path.name == CARD and _is_our_card(path)):
+        if path.name in FORMATS[form][1] or (path.name == CARD and _is_our_card(path)):
             continue
         if path.is_dir() and not path.is_symlink():
             shutil.copytree(path, temporary / path.name, symlinks=True)
@@ -239,20 +173,6 @@ def _hash(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def _remove(directory: pathlib.Path) -> None:
-    """Removes a directory of this package if it exists. Errors are ignored. The marker file is removed last, so that the files
-    that remain after a crash are recognised."""
-    with contextlib.suppress(OSError):
-        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-        try:
-            (directory / _MARK).touch()
-            files.clear(descriptor, keep=_MARK)
-            os.unlink(_MARK, dir_fd=descriptor)
-            directory.rmdir()
-        finally:
-            os.close(descriptor)
-
-
 @contextlib.contextmanager
 def _as_unwritable(directory: pathlib.Path) -> Iterator[None]:
     """Converts an OSError in the context to Unwritable."""
@@ -262,23 +182,3 @@ def _as_unwritable(directory: pathlib.Path) -> Iterator[None]:
         remedy = "free space, or " if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) else ""
         reason = error.strerror or error
         raise Unwritable(f"cannot write a model to {directory}: {reason}; {remedy}choose a writable directory") from error
-
-
-def recover(directory: pathlib.Path) -> None:
-    """Restores the older directory that an interrupted replacement has moved aside, or finishes its removal. Files that this
-    package did not move there are kept."""
-    old, directory = aside(directory), _resolved(directory)
-    if old.is_symlink():  # this package does not make links, so the link is not followed
-        old.unlink()
-    elif old.is_dir() and _is_ours(old):
-        # the new directory was already in place, so the removal of the old one did not start or did not finish
-        if os.path.lexists(directory) or (old / _MARK).exists():
-            _remove(old)
-        else:
-            old.rename(directory)
-
-
-def aside(directory: pathlib.Path) -> pathlib.Path:
-    """Returns the path to which the older directory is moved while the new one is renamed."""
-    directory = pathlib.Path(os.path.realpath(directory))  # the path "." has no name
-    return directory.parent / f".{directory.name}.replaced"

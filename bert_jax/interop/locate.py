@@ -11,8 +11,8 @@ from collections.abc import Sequence
 
 from bert_jax.data.corpus.hub import HUB_FILES, hub_fetcher, is_hub_name, name_on_hub
 from bert_jax.errors import UserError, broken_link, missing_path
-from bert_jax.files import read_json
-from bert_jax.interop.directory import CARD, CONFIG, MODULES, aside
+from bert_jax.files import aside, read_json
+from bert_jax.interop.directory import CARD, CONFIG, MODULES
 from bert_jax.interop.tensor_bundle import STATE, newest_bundle, prefix_name
 from bert_jax.interop.weights import NOT_READ, PYTORCH, READ, SAFETENSORS_INDEX, WEIGHTS, read_start, weights_file
 from bert_jax.storage.fetching import fetched

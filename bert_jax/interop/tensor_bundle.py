@@ -23,9 +23,8 @@ import ml_dtypes
 import numpy as np
 
 from bert_jax.errors import UserError, missing_path
-from bert_jax.files import PartialFile
+from bert_jax.files import PartialFile, aside
 from bert_jax.interface.words import counted
-from bert_jax.interop.directory import aside
 from bert_jax.interop.sorted_table import LONGEST, Damaged, checksum, encode_table, encode_varint, read_table, read_varint
 
 DTYPES: dict[int, np.dtype] = {

@@ -534,27 +534,17 @@ CASES = [
     ),
     *(
         Case(
-            f"a link to other files in the place of its hidden directory, {name}",
+            f"a foreign directory in the place of an older export, {name}",
             f"--to=shared/m {flags}",
-            "shared/.m.incomplete is a symbolic link that bert_jax did not make; remove it, or name a directory other than",
-            files={"precious/thesis.tex": "years", **files},
-            spoil=link("shared/.m.incomplete", "../precious"),
-        )
-        for name, flags, files in (
-            ("no export", "", {"shared/other": ""}),
-            ("for the original", "--from=$tf1 --format=tf1", {"shared/other": ""}),
-            ("for programs", "--format=stablehlo --platforms=cpu", {"shared/other": ""}),
-        )
-    ),
-    *(
-        Case(
-            f"a foreign directory in the place of {what}",
-            "--to=shared/m",
-            f"shared/{name} is needed as a temporary directory, but it holds files that bert_jax did not write; move it, "
+            "shared/.m.replaced is needed as a temporary directory, but it holds files that bert_jax did not write; move it, "
             "or choose a directory other than",
-            files={f"shared/{name}/thesis.tex": "years"},
+            files={"shared/.m.replaced/thesis.tex": "years"},
         )
-        for what, name in (("its hidden directory", ".m.incomplete"), ("an older export", ".m.replaced"))
+        for name, flags in (
+            ("no export", ""),
+            ("for the original", "--from=$tf1 --format=tf1"),
+            ("for programs", "--format=stablehlo --platforms=cpu"),
+        )
     ),
     Case("a link that leads to itself", "--to=m", "m is a circular symbolic link; name another directory", spoil=link("m", "m")),
     Case(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import fcntl
+import contextlib
 import json
 import os
 import pathlib
@@ -10,7 +10,8 @@ import shutil
 
 import pytest
 
-from bert_jax.interop.directory import FORMATS, OURS, Unwritable, exported_formats, recover, replaced_when_complete
+from bert_jax.files import restore
+from bert_jax.interop.directory import FORMATS, OURS, Unwritable, exported_formats, replaced_when_complete
 from tests.open_files import open_below
 
 
@@ -65,7 +66,7 @@ def test_files_are_synchronised_before_the_directory_gets_its_name(tmp_path, mon
     monkeypatch.setattr(os, "fsync", noted)
     write(tmp_path / "m", "1")
     assert set(seen[:-1]) == {("forward.stablehlo", False), ("signature.json", False)}
-    assert seen[-1] == (".m.incomplete", False)
+    assert seen[-1] == (f".m.{os.getpid()}.bert_jax.directory", False)
 
 
 def test_a_failed_rename_restores_the_older_directory(tmp_path, monkeypatch):
@@ -73,7 +74,7 @@ def test_a_failed_rename_restores_the_older_directory(tmp_path, monkeypatch):
     rename = pathlib.Path.rename
 
     def fails(path: pathlib.Path, target: pathlib.Path) -> pathlib.Path:
-        if path.name == ".m.incomplete":
+        if path.name.endswith(".bert_jax.directory"):
             raise OSError(5, "Input/output error")
         return rename(path, target)
 
@@ -85,7 +86,7 @@ def test_a_failed_rename_restores_the_older_directory(tmp_path, monkeypatch):
 
 
 def kill_while_writing(directory: pathlib.Path, link: pathlib.Path | None = None) -> None:
-    """Leaves what a process leaves that was killed while writing to `directory`: its hidden directory."""
+    """Leaves what a process leaves that was killed while writing to `directory`: its temporary directory."""
 
     def write_half() -> None:
         with replaced_when_complete(directory, "stablehlo") as incomplete:
@@ -99,7 +100,7 @@ def kill_while_writing(directory: pathlib.Path, link: pathlib.Path | None = None
 
     with pytest.raises(Unwritable):
         write_half()
-    directory.with_name("left").rename(directory.with_name(f".{directory.name}.incomplete"))
+    directory.with_name("left").rename(directory.with_name(f".{directory.name}.1.bert_jax.directory"))
 
 
 def test_leftovers_of_a_killed_process_are_removed_without_following_links(tmp_path):
@@ -110,41 +111,35 @@ def test_leftovers_of_a_killed_process_are_removed_without_following_links(tmp_p
     assert texts(tmp_path) == {"m/forward.stablehlo": "1", "elsewhere/file": "mine"}
 
 
-@pytest.mark.parametrize("name", [".m.incomplete", ".m.replaced"])
 @pytest.mark.parametrize("there", [False, True])
-def test_foreign_files_next_to_the_directory_are_refused_before_removing_anything(tmp_path, name, there):
+def test_foreign_files_next_to_the_directory_are_refused_before_removing_anything(tmp_path, there):
     if there:
         write(tmp_path / "m", "old")
-    (tmp_path / name).mkdir()
-    (tmp_path / name / "thesis.txt").write_text("mine")
+    (tmp_path / ".m.replaced").mkdir()
+    (tmp_path / ".m.replaced" / "thesis.txt").write_text("mine")
     before = everything(tmp_path)
     with pytest.raises(
         Unwritable,
-        match=rf"/{name} is needed as a temporary directory, but it holds files that bert_jax did not write; move it, "
-        rf"or choose",
+        match=r"/\.m\.replaced is needed as a temporary directory, but it holds files that bert_jax did not write; move it, "
+        r"or choose",
     ):
         write(tmp_path / "m", "new")
     assert everything(tmp_path) == before
 
 
+@pytest.mark.parametrize("suffix", ["part", "directory"])
 @pytest.mark.parametrize("target", ["precious", "nothing", "file"])
-@pytest.mark.parametrize("foreign", [False, True])
-def test_a_link_instead_of_the_hidden_directory_is_refused(tmp_path, target, foreign):
+def test_a_link_with_the_name_of_a_temporary_file_or_directory_is_not_followed(tmp_path, target, suffix):
     (tmp_path / "precious" / "deep").mkdir(parents=True)
     (tmp_path / "precious" / "deep" / "data").write_text("mine")
     (tmp_path / "file").write_text("mine")
-    if foreign:
-        (tmp_path / "m").mkdir()
-        (tmp_path / "m" / "notes").write_text("mine")
-    (tmp_path / ".m.incomplete").symlink_to(tmp_path / target)
-    before = everything(tmp_path)
-    with pytest.raises(Unwritable, match=r"\.m\.incomplete is a symbolic link that bert_jax did not make; remove it, or name"):
+    before = everything(tmp_path / "precious")
+    (tmp_path / f".m.{os.getpid()}.bert_jax.{suffix}").symlink_to(tmp_path / target)
+    with contextlib.suppress(Unwritable):
         write(tmp_path / "m", "new")
-    assert everything(tmp_path) == before
-    (tmp_path / ".m.incomplete").unlink()
-    (tmp_path / ".m.incomplete").write_text("mine")
-    with pytest.raises(Unwritable, match=r"\.m\.incomplete is a file that bert_jax did not make; remove it, or name"):
-        write(tmp_path / "m", "new")
+    assert everything(tmp_path / "precious") == before
+    assert (tmp_path / "file").read_text() == "mine"
+    assert not (tmp_path / "nothing").exists()
 
 
 def test_a_link_instead_of_the_older_directory_is_removed_without_following_it(tmp_path):
@@ -155,27 +150,6 @@ def test_a_link_instead_of_the_older_directory_is_removed_without_following_it(t
         write(tmp_path / "m", content)
         assert texts(tmp_path) == {"precious/data": "mine", "m/forward.stablehlo": content}
         assert sorted(path.name for path in tmp_path.iterdir()) == ["m", "precious"]
-
-
-def test_a_link_made_while_the_directory_is_cleared_is_not_followed(tmp_path, monkeypatch):
-    kill_while_writing(tmp_path / "m")
-    (tmp_path / "precious").mkdir()
-    (tmp_path / "precious" / "data").write_text("mine")
-    scandir = os.scandir
-
-    def swapped(place: object) -> object:
-        if isinstance(place, int) and not (tmp_path / ".m.incomplete").is_symlink():
-            (tmp_path / ".m.incomplete").rename(tmp_path / "away")
-            (tmp_path / ".m.incomplete").symlink_to(tmp_path / "precious")
-        return scandir(place)
-
-    monkeypatch.setattr(os, "scandir", swapped)
-    with pytest.raises(
-        Unwritable,
-        match=r"the temporary directory .*/\.m\.incomplete was replaced by another program; choose a directory other",
-    ):
-        write(tmp_path / "m", "new")
-    assert everything(tmp_path / "precious") == {"data": "mine"}
 
 
 def test_exporting_to_a_link_replaces_its_target_and_keeps_the_link(tmp_path):
@@ -208,8 +182,9 @@ def test_a_removal_that_was_interrupted_is_finished(tmp_path, monkeypatch):
     with monkeypatch.context() as patched:
         patched.setattr(os, "unlink", stops)
         write(tmp_path / "m", "new")
-    assert len(everything(tmp_path / ".m.replaced")) == 2  # a file and the mark
+    assert len(list(tmp_path.iterdir())) == 2  # a part of the old export is still there
     write(tmp_path / "m", "newest")
+    assert len(list(tmp_path.iterdir())) == 1
     assert texts(tmp_path) == {"m/forward.stablehlo": "newest", "m/notes": "mine"}
 
 
@@ -232,21 +207,6 @@ def test_an_export_is_replaced_only_in_its_own_format_and_other_files_stay(tmp_p
         assert everything(tmp_path) == before
 
 
-def test_a_directory_removed_before_it_is_locked_is_made_again(tmp_path, monkeypatch):
-    flock, taken = fcntl.flock, []
-
-    def late(descriptor: int, operation: int) -> None:
-        flock(descriptor, operation)
-        if not taken:
-            (tmp_path / ".m.incomplete").rmdir()
-        taken.append(descriptor)
-
-    monkeypatch.setattr(fcntl, "flock", late)
-    write(tmp_path / "m", "1")
-    assert texts(tmp_path) == {"m/forward.stablehlo": "1"}
-    assert (len(taken), open_below(tmp_path)) == (2, 0)
-
-
 def test_a_second_writer_is_refused_and_leaves_the_first_ones_files(tmp_path):
     with replaced_when_complete(tmp_path / "m", "stablehlo") as incomplete:
         fill(incomplete, "first")
@@ -256,15 +216,6 @@ def test_a_second_writer_is_refused_and_leaves_the_first_ones_files(tmp_path):
         assert open_below(tmp_path) == inside
     assert texts(tmp_path) == {"m/forward.stablehlo": "first"}
     assert open_below(tmp_path) == 0
-
-
-def test_an_interrupted_swap_is_undone_or_finished(tmp_path):
-    for new_in_place in (False, True):
-        (tmp_path / ".m.replaced").mkdir()
-        fill(tmp_path / ".m.replaced", "old")
-        recover(tmp_path / "m")
-        assert texts(tmp_path) == {"m/forward.stablehlo": "new" if new_in_place else "old"}
-        write(tmp_path / "m", "new")
 
 
 def fail_while_writing(directory: pathlib.Path) -> None:
@@ -281,7 +232,7 @@ def test_a_failed_removal_neither_raises_nor_hides_an_error(tmp_path, monkeypatc
     (tmp_path / ".m.replaced").mkdir()
     fill(tmp_path / ".m.replaced", "old")
     monkeypatch.setattr(os, "unlink", refused)
-    recover(tmp_path / "m")
+    restore(tmp_path / "m")
     assert texts(tmp_path / "m") == {"forward.stablehlo": "new"}
     with pytest.raises(Unwritable, match="No space left on device"):
         fail_while_writing(tmp_path / "other")

@@ -138,7 +138,7 @@ def test_an_export_killed_while_swapping_directories_loses_nothing(exported, tin
         shutil.copytree(exported, aside)
     else:
         exported.rename(aside)
-    (exported.parent / ".model.incomplete").mkdir()
+    (exported.parent / ".model.1.bert_jax.directory").mkdir()
     import_model(exported)
     export_model(exported, as_model(*tiny, vocabulary))
     import_model(exported)
