@@ -11,6 +11,7 @@ import os
 import pathlib
 import shutil
 import signal
+import sys
 import tempfile
 from collections.abc import Generator, Iterator
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,9 @@ from typing import TYPE_CHECKING, Any
 from tests.foreign import remove_foreign
 
 remove_foreign(os.environ)  # and HOME is empty
+if os.environ.get("PYTHONDONTWRITEBYTECODE") == "1":  # as in many containers; each process would compile all files anew
+    del os.environ["PYTHONDONTWRITEBYTECODE"]
+    sys.dont_write_bytecode = False
 os.environ["HOME"] = home = tempfile.mkdtemp(prefix="home_of_tests_")
 FLAGS_OF_0_10 = ("--xla_cpu_use_fusion_emitters=false", "--xla_cpu_collective_call_terminate_timeout_seconds=600")
 process = os.getpid()

@@ -194,7 +194,8 @@ def _test(root: pathlib.Path, tests: Sequence[str], output: pathlib.Path) -> Non
         del sys.modules[name]
     os.chdir(root)
     sys.path[:] = [str(root), *(path for path in sys.path if path != str(REPOSITORY))]
-    os.environ["PYTHONPATH"], os.environ["PYTHONDONTWRITEBYTECODE"] = str(root), "1"  # of processes that tests start
+    # also of processes that tests start; tests/conftest.py only removes "1"
+    os.environ["PYTHONPATH"], os.environ["PYTHONDONTWRITEBYTECODE"] = str(root), "mistakes"
     sys.dont_write_bytecode = True
     import pytest
 
