@@ -7,7 +7,7 @@ In: text, JSON lines, Parquet, Arrow, tfds data sets. Out: a corpus directory, m
     parallel.py              texts with their translations: files of lines, TSV, JSON lines; pairs by number
     tfds_text.py             tfds data sets by name: finds or fetches them, reads their text without TensorFlow
     embedded/                the embedded corpus: a tfds builder over the docstrings of the installed packages
-    reading.py               bytes to documents
+    text_files.py            bytes to documents
     cleaning.py              lines of a document to sentences; drops and counts lines and documents that are not text
     sentences.py             layouts of plain text; running text to sentences
     hub.py                   resolves the name of a vocabulary: a file, a workdir, a corpus, a model on the hub

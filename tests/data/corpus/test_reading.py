@@ -13,9 +13,9 @@ import pyarrow
 import pytest
 from pyarrow import parquet
 
-from bert_jax.data.corpus import reading, sources
-from bert_jax.data.corpus.reading import Document, read_span
+from bert_jax.data.corpus import sources, text_files
 from bert_jax.data.corpus.sources import ReadOptions, Source
+from bert_jax.data.corpus.text_files import Document, read_span
 from bert_jax.errors import UserError
 from tests.compressed import PACK
 
@@ -45,7 +45,7 @@ def set_sizes(monkeypatch):
     """Returns a function that sets the bytes of a piece and of the sample of a file, so that small files have many pieces."""
 
     def set_both(piece: int, sample: int = sources.SAMPLE_BYTES) -> None:
-        monkeypatch.setattr(reading, "_PIECE", piece)
+        monkeypatch.setattr(text_files, "_PIECE", piece)
         monkeypatch.setattr(sources, "SAMPLE_BYTES", sample)
 
     return set_both
@@ -254,7 +254,7 @@ def test_a_damaged_gzip_file_is_an_error_that_names_it(tmp_path, content):
 
 
 def test_an_endless_line_is_refused_before_memory_runs_out(tmp_path, monkeypatch):
-    monkeypatch.setattr(reading, "_MAX_LINE", 1 << 20)
+    monkeypatch.setattr(text_files, "_MAX_LINE", 1 << 20)
     (tmp_path / "a.jsonl").write_bytes(b"x" * (1 << 21))
     with pytest.raises(UserError, match="there is no line end within 1 MiB after byte 0; give a text file"):
         read(f"jsonl:{tmp_path}/a.jsonl")
