@@ -1503,21 +1503,19 @@ EQUIVALENT: list[Equivalent] = [
         "equal rates give no warning",
     ),
     Equivalent(
-        "bert_jax/data/corpus/sources.py",
-        'return [Item("own", source.name, "records", len(sizes), max(1.0, sum(sizes)), cuts=_parts(len(sizes)))] if '
-        "sizes else []",
-        'return [Item("own", source.name, "records", len(sizes), max(2.0, sum(sizes)), cuts=_parts(len(sizes)))] if '
-        "sizes else []",
+        "bert_jax/data/corpus/own_texts.py",
+        'Item("own", source.name, "records", len(sizes), max(1.0, sum(sizes)), cuts=parts_of(len(sizes)), is_file=False)',
+        'Item("own", source.name, "records", len(sizes), max(2.0, sum(sizes)), cuts=parts_of(len(sizes)), is_file=False)',
         "it only keeps the weight of empty texts above 0",
     ),
     Equivalent(
-        "bert_jax/data/corpus/sources.py",
-        'Item("parallel", file.paths[0], "records", count, max(1.0, size), cuts=_parts(count), pairs=file)',
-        'Item("parallel", file.paths[0], "records", count, max(2.0, size), cuts=_parts(count), pairs=file)',
+        "bert_jax/data/corpus/parallel.py",
+        'Item("parallel", file.paths[0], "records", count, max(1.0, size), cuts=parts_of(count), pairs=file)',
+        'Item("parallel", file.paths[0], "records", count, max(2.0, size), cuts=parts_of(count), pairs=file)',
         "it only keeps the weight of empty texts above 0",
     ),
     Equivalent(
-        "bert_jax/data/corpus/sources.py",
+        "bert_jax/data/corpus/tables.py",
         "weight = max(1.0, found.text_bytes)",
         "weight = max(2.0, found.text_bytes)",
         "it only keeps the weight of empty texts above 0",

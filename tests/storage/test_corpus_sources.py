@@ -11,8 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from bert_jax.data.corpus.sources import ReadOptions, cut, find_items, parse_source
-from bert_jax.data.corpus.text_files import read_span
+from bert_jax.data.corpus.sources import ReadOptions, cut, find_items, parse_source, read_span
 from bert_jax.errors import UserError
 from bert_jax.storage import objects
 from bert_jax.storage.fetching import cached_path

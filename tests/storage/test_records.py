@@ -16,8 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from bert_jax.data.corpus.sources import ReadOptions, cut, find_items, parse_source
-from bert_jax.data.corpus.text_files import read_span
+from bert_jax.data.corpus.sources import ReadOptions, cut, find_items, parse_source, read_span
 from bert_jax.errors import UserError
 from bert_jax.prediction.fields import Field
 from bert_jax.prediction.streams import read_texts

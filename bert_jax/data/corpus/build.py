@@ -16,7 +16,7 @@ import numpy as np
 
 from bert_jax import files
 from bert_jax.data.corpus import sources, store
-from bert_jax.data.corpus.parallel import PairRules
+from bert_jax.data.corpus.parallel import PairRules, source_languages
 from bert_jax.data.corpus.report import (
     ShardSurvey,
     corpus_report,
@@ -134,11 +134,11 @@ def find_text(config: BuildConfig, say: Callable[[str], object]) -> tuple[list[I
     items = sources.find_items(config.sources, config.text.options, say)
     if not items:
         raise UserError(f"the corpus is empty: there is no text in {', '.join(map(str, config.sources))}")
-    languages = sources.source_languages(items)
+    languages = source_languages(items)
     held_out = sources.find_items(config.eval_sources, config.text.options, say) if config.eval_sources else []
     if config.eval_sources and not held_out:
         raise UserError(f"there is no text in {', '.join(map(str, config.eval_sources))} (--eval-source)")
-    if held_out and (own := sources.source_languages(held_out)) != languages:
+    if held_out and (own := source_languages(held_out)) != languages:
         if own is None or languages is None or store.UNNAMED not in (own, languages):
             raise UserError(
                 f"--eval-source has {_direction(own)}, but --source has {_direction(languages)}; give an --eval-source of "

@@ -20,9 +20,23 @@ from collections.abc import Callable, Iterator, Sequence
 
 from bert_jax import files
 from bert_jax.data.corpus.cleaning import without_controls
+from bert_jax.data.corpus.sources import (
+    Document,
+    Item,
+    ReadOptions,
+    Say,
+    Source,
+    SourceKind,
+    Span,
+    decode,
+    parts_of,
+    source_files,
+)
 from bert_jax.data.corpus.store import UNNAMED
+from bert_jax.data.corpus.text_files import HEAD_BYTES, read_head, require_text
 from bert_jax.errors import UserError, nearest
 from bert_jax.interface.words import counted
+from bert_jax.storage.fetching import copies_named_in_bucket
 from bert_jax.storage.formats import bare_name, conversion, open_packed, reading_explained
 from bert_jax.storage.records import without_bom
 
@@ -104,6 +118,33 @@ def find_pairs(given: str, paths: Sequence[Sequence[str]], pair_fields: str | No
         languages = _languages(source, target)
         found.append((PairFile("lines", (source, target), languages, languages), lines[0], sum(size)))
     return found
+
+
+def _items(source: Source, options: ReadOptions, say: Say) -> list[Item]:
+    sides = [Source(source.kind, side, source.flag) for side in parse_sides(source.name, source.flag)]
+    paths = [source_files(side) for side in sides]
+    for side, found in zip(sides, paths, strict=True):
+        for path in found:
+            require_text(side, path, read_head(path, HEAD_BYTES))
+    return [
+        Item("parallel", file.paths[0], "records", count, max(1.0, size), cuts=parts_of(count), pairs=file)
+        for file, count, size in find_pairs(f"{source.flag}={source}", paths, options.pair_fields)
+        if count
+    ]
+
+
+@copies_named_in_bucket()
+def source_languages(items: Sequence[Item]) -> tuple[str, str] | None:
+    """Returns the languages of a corpus of pairs, the source language first. Returns None for a corpus of documents.
+
+    Raises UserError if two files have pairs in different directions, or if some items have pairs and others have documents."""
+    pairs = [(item.path, item.pairs.languages) for item in items if item.pairs]
+    if pairs and len(pairs) < len(items):
+        other = next(item.path for item in items if not item.pairs)
+        raise UserError(
+            f"{pairs[0][0]} holds pairs of a text and its translation, but {other} holds documents; build one corpus for each"
+        )
+    return one_direction(pairs)
 
 
 def one_direction(given: Sequence[tuple[str, Pair]]) -> Pair | None:
@@ -248,25 +289,25 @@ def _line(path: str, number: int) -> str:
     return json.dumps(line if len(line) <= 60 else f"{line[:57]}...", ensure_ascii=False)
 
 
-def read_pairs(
-    file: PairFile, start: int, stop: int, *, replace: bool, skip: bool, counts: Counter[str]
-) -> Iterator[Pair | None]:
+def _read(span: Span, options: ReadOptions, counts: Counter[str]) -> Iterator[Document]:
+    assert span.item.pairs is not None
+    pairs = read_pairs(span.item.pairs, span.start, span.stop, options, counts)
+    for number, pair in enumerate(pairs, start=1):
+        if pair is not None:
+            yield Document([*pair], True, number / (span.stop - span.start), is_pair=True)
+
+
+def read_pairs(file: PairFile, start: int, stop: int, options: ReadOptions, counts: Counter[str]) -> Iterator[Pair | None]:
     """Yields the pairs [start, stop) of a file. Yields None for a blank line in a table or in JSON lines, and for a bad pair
     that is skipped. Adds the numbers of skipped pairs and replaced bytes to `counts`."""
 
     def decoded(path: str, number: int, line: bytes) -> str:
         line = without_bom(line) if number == 0 else line
-        try:
-            return line.decode("utf-8").rstrip("\r\n")
-        except UnicodeDecodeError as error:
-            if not replace:
-                raise UserError(
-                    f"{path} is not UTF-8 in line {number + 1:,} (0x{line[error.start]:02x}){conversion(b'')}, "
-                    "or pass --on-bad-bytes=replace to read U+FFFD instead"
-                ) from error
-            text = line.decode("utf-8", "replace")
-            counts["replaced-bytes"] += text.count("\ufffd")
-            return text.rstrip("\r\n")
+
+        def problem(error: UnicodeDecodeError) -> str:
+            return f"{path} is not UTF-8 in line {number + 1:,} (0x{line[error.start]:02x}){conversion(b'')}"
+
+        return decode(line, options, counts, problem).rstrip("\r\n")
 
     split: Callable[[str], Pair] = (_split_tsv if file.kind == "tsv" else _split_json)(file.fields)
     rows = itertools.islice(zip(*map(_lines, file.paths), strict=True), start, stop)
@@ -281,7 +322,7 @@ def read_pairs(
         try:
             yield split(texts[0])
         except _BadPair as error:
-            if not skip:
+            if options.on_bad_records != "skip":
                 raise UserError(
                     f"{file.paths[0]}: line {number + 1:,} {error}; correct it, or pass --on-bad-records=skip"
                 ) from None
@@ -325,3 +366,6 @@ def clean_pair(pair: Sequence[str], counts: Counter[str]) -> list[str]:
         return texts
     counts["empty-sides"] += 1
     return []
+
+
+PARALLEL = SourceKind("parallel:GLOB.en:GLOB.de", _items, _read)

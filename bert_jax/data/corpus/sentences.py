@@ -150,3 +150,8 @@ def detect_layout(sample: str) -> str:
 def unwrap(text: str) -> list[str]:
     """Returns the paragraphs of a wrapped text. Each paragraph is joined to one line."""
     return [" ".join(block.split()) for block in re.split(r"\n[ \t\r]*\n", text) if block.strip()]
+
+
+def paragraphs(text: str) -> list[str]:
+    """Returns the paragraphs in the text of a record. The lines are the paragraphs, unless the text is wrapped."""
+    return unwrap(text) if is_wrapped(text[:4000].split("\n")) else text.split("\n")

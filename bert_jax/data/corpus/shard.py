@@ -26,7 +26,7 @@ import numpy as np
 from bert_jax import files
 from bert_jax.data.corpus.cleaning import CleaningConfig, clean_document
 from bert_jax.data.corpus.parallel import PairRules, clean_pair
-from bert_jax.data.corpus.sources import ReadOptions, Span
+from bert_jax.data.corpus.sources import Document, ReadOptions, Span, read_span
 from bert_jax.data.corpus.store import (
     ARRAYS,
     DOCUMENT_HASHES,
@@ -42,7 +42,6 @@ from bert_jax.data.corpus.store import (
     token_dtype,
     write_array,
 )
-from bert_jax.data.corpus.text_files import Document, read_span
 from bert_jax.data.tokenizers.json_tokenizer import BEGINS
 from bert_jax.data.tokenizers.tokenizer import Tokenizer
 from bert_jax.files import JsonObject

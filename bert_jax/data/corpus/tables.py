@@ -12,15 +12,34 @@ from __future__ import annotations
 
 import dataclasses
 import fnmatch
+import functools
 import pathlib
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from bert_jax.data.corpus.sentences import paragraphs
+from bert_jax.data.corpus.sources import (
+    Document,
+    Item,
+    ReadOptions,
+    Say,
+    Source,
+    SourceKind,
+    Span,
+    decode,
+    exists,
+    expanded,
+    local_files,
+    remote_files,
+)
 from bert_jax.errors import UserError, nearest, repeated
 from bert_jax.interface.words import counted
+from bert_jax.storage.fetching import fetch_chosen
 from bert_jax.storage.formats import HEAD_BYTES, recognise
-from bert_jax.storage.records import KINDS, columns_explained, open_columns
+from bert_jax.storage.paths import checked, is_remote
+from bert_jax.storage.records import KINDS, columns_explained, open_columns, refuse_broken_links
 
 #: likely names of the text column, the most likely name first; used if several columns hold texts
 LIKELY = (
@@ -50,6 +69,52 @@ class TableFile:
     column: str
     text_bytes: int
     cuts: tuple[int, ...] = ()  # the rows at which the file may be divided; (): at any row
+
+
+def _items(source: Source, options: ReadOptions, say: Say) -> list[Item]:
+    """Returns the Parquet or Arrow files of a source. The text column must have the same name in every file."""
+    items: list[Item] = []
+    column = options.text_field
+    columns: tuple[str, ...] = ()
+    paths = _files(source, say)
+    for path in paths:
+        found = inspect(source.kind, path, column, source.name, source.flag)
+        column, columns = found.column, columns or found.columns
+        if found.rows:
+            weight = max(1.0, found.text_bytes)
+            items.append(Item(source.kind, path, "records", found.rows, weight, column=column, cuts=found.cuts))
+    if options.text_field is None and len(columns) > 1:
+        names = ", ".join(columns)
+        say(f"{source.flag}={source}: the text is the column {column!r} of {names}; --text-field=NAME chooses another")
+    return items
+
+
+def _files(source: Source, say: Say) -> list[str]:
+    """Returns the files of a parquet: or arrow: source. The source is a pattern, or a directory with an optional split."""
+    flag = f"{source.flag}={source.kind}:"
+    remote = is_remote(checked(source.name, flag))
+    name, split = source.name, None
+    divided = re.fullmatch(r"(.+):([\w.+-]+)", name)
+    if divided and not exists(expanded(name)) and (remote or expanded(divided[1]).is_dir()):
+        name, split = divided[1], divided[2]
+
+    def choose(names: Sequence[str]) -> list[str]:
+        chosen, said = choose_files(source.kind, names, split, f"{flag}{name}")
+        if said:
+            say(said)
+        return chosen
+
+    if remote:
+        if split is None and any(sign in name for sign in "*?["):
+            return remote_files(source)
+        return [str(path) for path in fetch_chosen(name, flag, choose)]
+    there = local_files(dataclasses.replace(source, name=name))
+    if isinstance(there, pathlib.Path):
+        inside = sorted(there.rglob("*"))
+        refuse_broken_links(path for path in inside if path.suffix == f".{source.kind}")
+        names = [path.relative_to(there).as_posix() for path in inside if path.is_file()]
+        return [str(there / chosen) for chosen in choose(names)]
+    return there
 
 
 def split_name(name: str) -> str:
@@ -252,6 +317,30 @@ def _kind(kind: Any) -> str:
     return "texts" if _holds_text(kind) else str(kind)
 
 
+def _read(span: Span, options: ReadOptions, counts: Counter[str]) -> Iterator[Document]:
+    """Yields the documents of a table, one per row."""
+    item, length = span.item, span.stop - span.start
+    texts = read_texts(item.kind, item.path, item.column, span.start, span.stop)
+    for row, data in enumerate(texts, start=span.start):
+        if data is None:
+            if options.on_bad_records != "skip":
+                raise UserError(
+                    f"{item.path}: row {row + 1:,} has no text (the column {item.column!r} is null there); fill in a text, "
+                    "or pass --on-bad-records=skip"
+                )
+            counts["bad-records"] += 1
+            continue
+        text = decode(data, options, counts, functools.partial(_bad_bytes, item, row, data))
+        yield Document(paragraphs(text), False, (row + 1 - span.start) / length)
+
+
+def _bad_bytes(item: Item, row: int, data: bytes, error: UnicodeDecodeError) -> str:
+    return (
+        f"{item.path}: row {row + 1:,} of the column {item.column!r} is not UTF-8 (byte {error.start + 1:,} is "
+        f"0x{data[error.start]:02x}); write the table again in UTF-8"
+    )
+
+
 def read_texts(kind: str, path: str, column: str, start: int, stop: int) -> Iterator[bytes | None]:
     """Yields the texts in the rows [start, stop) of a column, as bytes. Yields None for a row without text."""
     import pyarrow
@@ -262,3 +351,7 @@ def read_texts(kind: str, path: str, column: str, start: int, stop: int) -> Iter
             if pyarrow.types.is_dictionary(values.type):
                 values = values.dictionary_decode()
             yield from values.cast(pyarrow.large_binary()).to_pylist()
+
+
+PARQUET = SourceKind("parquet:GLOB", _items, _read)
+ARROW = SourceKind("arrow:DIR", _items, _read)

@@ -1,113 +1,146 @@
-"""Reads one span of a source, document by document. The longest document determines how much memory is needed."""
+"""Files of plain text and JSON lines: finds them, recognises files of other formats, and reads a part of a file, document by
+document. The longest document determines how much memory is needed."""
 
 from __future__ import annotations
 
-import dataclasses
+import functools
 import json
 import math
 import os
 import pathlib
+import re
 from collections import Counter
 from collections.abc import Iterator
 from typing import IO
 
 from bert_jax import files
-from bert_jax.data.corpus import tables, tfds_text
-from bert_jax.data.corpus.parallel import read_pairs
-from bert_jax.data.corpus.sentences import is_wrapped, unwrap
-from bert_jax.data.corpus.sources import Item, ReadOptions, Span, own_texts
+from bert_jax.data.corpus import tables
+from bert_jax.data.corpus.sentences import SAMPLE_BYTES, detect_layout, paragraphs, unwrap
+from bert_jax.data.corpus.sources import Document, Item, ReadOptions, Say, Source, SourceKind, Span, decode, source_files
 from bert_jax.errors import UserError, nearest
-from bert_jax.interface.words import counted
-from bert_jax.storage.fetching import copies_named_in_bucket
-from bert_jax.storage.formats import conversion, open_packed, reading_explained
-from bert_jax.storage.records import KINDS, is_cut, read_lines, without_bom
+from bert_jax.storage.formats import (
+    bare_name,
+    compression,
+    conversion,
+    open_packed,
+    reading_explained,
+    recognise,
+    unicode_encoding,
+)
+from bert_jax.storage.records import KINDS as COLUMNAR
+from bert_jax.storage.records import is_cut, read_lines, without_bom
 
 _PIECE = 1 << 20  # if a text file has no document separators, it is cut at the first paragraph or line after every MiB
 _MAX_LINE = 256 << 20
+#: compression -> (how many times smaller English text becomes, the maximum number of parts per file). The first number is used
+#: for the weight of a file. With more parts, decompression would take longer than tokenisation.
+_RATIOS = {"gzip": (3.0, 16), "zstd": (3.3, 16), "xz": (4.0, 8), "bzip2": (4.0, 4)}
+_PART_BYTES = 16 << 20
+HEAD_BYTES = 1 << 16  # how much of a file is read to recognise its format (for `text:`, SAMPLE_BYTES)
+_BLANK_LINE = re.compile(r"\n[ \t\r\v\f]*\n")  # the lines for which bytes.isspace() is true, like the reader's
 
 
-@dataclasses.dataclass(frozen=True)
-class Document:
-    """A document before cleaning."""
-
-    lines: list[str]  # paragraphs, or sentences if `is_sentence` is True
-    is_sentence: bool
-    fraction: float  # the fraction of the span that has been read, including this document
-    is_pair: bool = False  # whether the lines are a text and its translation
+def _items(source: Source, options: ReadOptions, say: Say) -> list[Item]:
+    return [_item(source, path, options) for path in source_files(source) if pathlib.Path(path).stat().st_size]
 
 
-def read_span(span: Span, options: ReadOptions, counts: Counter[str]) -> Iterator[Document]:
-    """Yields the documents of a span. Adds the numbers of skipped records and replaced byte sequences to `counts`."""
-    with copies_named_in_bucket():
-        yield from _documents_of(span, options, counts)
+def _item(source: Source, path: str, options: ReadOptions) -> Item:
+    kind, size = source.kind, pathlib.Path(path).stat().st_size
+    layout, blank_lines = "", True
+    head = read_head(path, SAMPLE_BYTES if kind == "text" else HEAD_BYTES)
+    require_text(source, path, head)
+    if kind == "text":
+        sample = head.decode("utf-8", "replace")
+        layout = detect_layout(sample) if options.layout == "auto" else options.layout
+        blank_lines = _BLANK_LINE.search(sample) is not None or len(sample) < SAMPLE_BYTES // 4
+    if packed := compression(path):
+        ratio, most = _RATIOS[packed]
+        weight = size * ratio
+        return Item(kind, path, "parts", min(most, math.ceil(weight / _PART_BYTES)), weight, layout, blank_lines)
+    return Item(kind, path, "bytes", size, float(size), layout, blank_lines)
 
 
-def _documents_of(span: Span, options: ReadOptions, counts: Counter[str]) -> Iterator[Document]:
-    if span.item.pairs:
-        return _read_pairs(span, options, counts)
-    if span.item.kind in KINDS:
-        return _read_rows(span, options, counts)
-    if span.item.kind == "own":
-        return _read_own(span)
-    if span.item.unit == "records":
-        return _read_records(span, options)
-    return _read_file(span, options, counts)
+_NO_PROSE = {
+    **dict.fromkeys((".csv", ".tsv", ".tab", ".psv"), "a table; write its texts to Parquet or JSON lines"),
+    **dict.fromkeys(
+        (".conll", ".conllu", ".conllup", ".cupt", ".ann"),
+        "a file of annotated words; write the sentences to a text file",
+    ),
+}
+"""Suffix of a file name -> what these files hold instead of prose, and the remedy."""
 
 
-def _read_records(span: Span, options: ReadOptions) -> Iterator[Document]:
-    text_set = tfds_text.open_text_set(span.item.path, options.tfds_directory)
-    for number, text in enumerate(text_set.texts(span.start, span.stop), start=1):
-        yield Document(_paragraphs(text.decode("utf-8", "replace")), False, number / (span.stop - span.start))
-
-
-def _read_pairs(span: Span, options: ReadOptions, counts: Counter[str]) -> Iterator[Document]:
-    item, length = span.item, span.stop - span.start
-    assert item.pairs is not None
-    if item.kind == "tfds":
-        records = tfds_text.open_text_set(item.path, options.tfds_directory).records(span.start, span.stop)
-        for number, record in enumerate(records, start=1):
-            texts = [record[name].decode("utf-8", "replace") for name in item.pairs.fields]
-            yield Document(texts, True, number / length, is_pair=True)
-        return
-    replace, skip = options.on_bad_bytes == "replace", options.on_bad_records == "skip"
-    found = read_pairs(item.pairs, span.start, span.stop, replace=replace, skip=skip, counts=counts)
-    for number, pair in enumerate(found, start=1):
-        if pair is not None:
-            yield Document([*pair], True, number / length, is_pair=True)
-
-
-def _read_own(span: Span) -> Iterator[Document]:
-    number = -1
-    for number, text in enumerate(own_texts(span.item.path)):
-        if number >= span.stop:
-            return
-        if number >= span.start:
-            yield Document(_paragraphs(text), False, (number + 1 - span.start) / (span.stop - span.start))
-    if number + 1 < span.stop:
+def require_text(source: Source, path: str, head: bytes) -> None:
+    """Raises UserError if the first bytes of a file show that the file is not UTF-8 text, or that its lines end in CR. For a
+    text: source, also raises UserError if the file is JSON, or if its suffix is in `_NO_PROSE`. For a jsonl: source, also
+    raises UserError if the file is one JSON list."""
+    found = recognise(head, path)
+    if found is not None and not (found.kind == "html" and source.kind == "text"):  # cleaning drops its markup
+        remedy = found.remedy
+        if found.kind in COLUMNAR:
+            saved = any((pathlib.Path(path).parent / name).is_file() for name in ("state.json", "dataset_info.json"))
+            given = str(pathlib.Path(path).parent) if saved and found.kind == "arrow" else source.name
+            write = f"{source.flag}={found.kind}:"
+            remedy = f"unpack it, and give {write}FILE" if compression(path) else f"write {write}{given}"
+        raise UserError(f"{source.flag}={source}: {path} {found.what}, not text; {remedy}")
+    if source.kind == "text" and (instead := _NO_PROSE.get(pathlib.PurePath(bare_name(path)).suffix.lower())):
+        rename = "rename it to end in .txt if it contains prose"
+        raise UserError(f"{source.flag}={source}: {path} has the name of {instead}, or {rename}")
+    if unicode_encoding(head):
+        raise UserError(f"{source.flag}={source}: {path} is not UTF-8{conversion(head)}")
+    nulls = head.count(0)
+    if nulls > len(head) // 4:
         raise UserError(
-            f"{span.item.path}: the function first yielded {counted(span.item.length, 'document')}, but then "
-            f"{number + 1:,}; it must yield the same documents in the same order every time"
+            f"{source.flag}={source}: {path} is not text, because {nulls / len(head):.0%} of its bytes are zero; give a text "
+            "file"
+        )
+    if b"\r" in head.strip() and b"\n" not in head:
+        raise UserError(
+            f"{source.flag}={source}: the lines of {path} end in CR, which is not recognised as a line end here; convert the "
+            "file (tr '\\r' '\\n')"
+        )
+    if source.kind == "text" and (problem := _json_problem(head)):
+        raise UserError(f"{source.flag}={source}: {path} {problem}")
+    if source.kind == "jsonl" and re.match(rb"(?:\xef\xbb\xbf)?\s*\[\s*\{", head):
+        raise UserError(
+            f"{source.flag}={source}: {path} is a JSON list, not one object per line; write each record on its own line "
+            f"(jq -c '.[]' {pathlib.Path(path).name} > records.jsonl)"
         )
 
 
-def _read_rows(span: Span, options: ReadOptions, counts: Counter[str]) -> Iterator[Document]:
-    """Yields the documents of a table, one per row."""
-    item, length = span.item, span.stop - span.start
-    texts = tables.read_texts(item.kind, item.path, item.column, span.start, span.stop)
-    for row, data in enumerate(texts, start=span.start):
-        if data is None:
-            if options.on_bad_records != "skip":
-                raise UserError(
-                    f"{item.path}: row {row + 1:,} has no text (the column {item.column!r} is null there); fill in a text, "
-                    "or pass --on-bad-records=skip"
-                )
-            counts["bad-records"] += 1
-            continue
-        text = _decode(item, row, data, options, counts)
-        yield Document(_paragraphs(text), False, (row + 1 - span.start) / length)
+def _json_problem(head: bytes) -> str:
+    """Returns the problem and the remedy if a file is JSON, or "" if it is text. `head` has the first bytes of the file."""
+    text = without_bom(head).decode("utf-8", "replace")
+    if re.match(r"\s*\[\s*\{\s*\"", text):
+        return "is a list of JSON objects, not text; write each object on its own line, then use jsonl: instead of text:"
+    if len(head) == SAMPLE_BYTES and "\n" not in text.strip() and re.match(r"\s*\{\s*\"[^\"\\]{1,200}\"\s*:", text):
+        return "holds JSON, one object per line, not text; write jsonl: instead of text:"
+    lines = text.split("\n") if len(head) < SAMPLE_BYTES else text.split("\n")[:-1]  # the last line of a sample is not whole
+    lines = [line for line in lines[:20] if line.strip()]
+    records = [record for line in lines if (record := _json_object(line))]
+    if not records or len(records) < 0.9 * len(lines):
+        return ""
+    fields = [name for name, value in records[0].items() if isinstance(value, str)]
+    field = next((name for name in tables.LIKELY if name in fields), fields[0] if fields else "NAME")
+    flag = "" if field == "text" else f" --text-field={field}"
+    return f"holds JSON, one object per line, not text; write jsonl: instead of text:{flag}"
 
 
-def _read_file(span: Span, options: ReadOptions, counts: Counter[str]) -> Iterator[Document]:
+def _json_object(line: str) -> files.JsonObject:
+    try:
+        value = files.parse_json(line) if line.lstrip()[:1] == "{" else None
+    except ValueError:
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def read_head(path: str, size: int) -> bytes:
+    """Returns the first `size` bytes of a file, decompressed."""
+    with reading_explained(path), open_packed(path) as file:
+        return file.read(size)
+
+
+def _read(span: Span, options: ReadOptions, counts: Counter[str]) -> Iterator[Document]:
     item = span.item
     with reading_explained(item.path), pathlib.Path(item.path).open("rb") as raw:
         if item.unit == "parts":
@@ -128,42 +161,20 @@ def _document(
     record."""
     if place == 0:
         data = without_bom(data)
-    text: str | None = _decode(item, place, data, options, counts)
+    text: str | None = decode(data, options, counts, functools.partial(_bad_bytes, item, place, data))
     if item.kind == "jsonl":
         text = _record_text(item, place, text or "", options, counts)
         if text is not None:
-            yield Document(_paragraphs(text), False, fraction)
+            yield Document(paragraphs(text), False, fraction)
     elif item.layout == "book":
         yield Document(unwrap(text or ""), False, fraction)
     else:
         yield Document((text or "").split("\n"), item.layout == "sentences", fraction)
 
 
-def _paragraphs(text: str) -> list[str]:
-    """Returns the paragraphs in the text of a record. The lines are the paragraphs, unless the text is wrapped."""
-    return unwrap(text) if is_wrapped(text[:4000].split("\n")) else text.split("\n")
-
-
-def _decode(item: Item, place: int, data: bytes, options: ReadOptions, counts: Counter[str]) -> str:
-    """Decodes `data`. `place` is the position in bytes at which `data` starts in the file. For a table, it is the index of the
-    row."""
-    try:
-        return data.decode("utf-8")
-    except UnicodeDecodeError as error:
-        if options.on_bad_bytes == "replace":
-            text = data.decode("utf-8", "replace")
-            counts["replaced-bytes"] += text.count("\ufffd")
-            return text
-        replace = "or pass --on-bad-bytes=replace to read U+FFFD instead"
-        if item.kind in KINDS:
-            raise UserError(
-                f"{item.path}: row {place + 1:,} of the column {item.column!r} is not UTF-8 (byte {error.start + 1:,} is "
-                f"0x{data[error.start]:02x}); write the table again in UTF-8, {replace}"
-            ) from error
-        where = f"byte {place + error.start:,}" + (" of the unpacked file" if item.unit == "parts" else "")
-        raise UserError(
-            f"{item.path} is not UTF-8 at {where} (0x{data[error.start]:02x}){conversion(b'')}, {replace}"
-        ) from error
+def _bad_bytes(item: Item, place: int, data: bytes, error: UnicodeDecodeError) -> str:
+    where = f"byte {place + error.start:,}" + (" of the unpacked file" if item.unit == "parts" else "")
+    return f"{item.path} is not UTF-8 at {where} (0x{data[error.start]:02x}){conversion(b'')}"
 
 
 def _record_text(item: Item, place: int, line: str, options: ReadOptions, counts: Counter[str]) -> str | None:
@@ -276,3 +287,7 @@ def _piece_documents(file: IO[bytes], path: str, start: int, stop: float, *, at_
             held.append(line)
     if held:
         yield first, b"".join(held)
+
+
+TEXT = SourceKind("text:GLOB", _items, _read)
+JSONL = SourceKind("jsonl:GLOB", _items, _read)

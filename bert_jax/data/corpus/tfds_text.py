@@ -21,11 +21,15 @@ import urllib.error
 import urllib.parse
 import urllib.request
 import warnings
+from collections import Counter
 from collections.abc import Iterator
 from types import ModuleType
 from typing import TYPE_CHECKING
 
 from bert_jax import files
+from bert_jax.data.corpus.parallel import PairFile
+from bert_jax.data.corpus.sentences import paragraphs
+from bert_jax.data.corpus.sources import Document, Item, ReadOptions, Say, Source, SourceKind, Span
 from bert_jax.errors import UserError, nearest
 from bert_jax.interface.progress import Progress
 from bert_jax.interface.words import byte_unit, counted
@@ -356,3 +360,28 @@ def _text_feature(builder: tfds.core.DatasetBuilder, feature: str) -> str:
 
 def _first_line(error: Exception) -> str:
     return f"{type(error).__name__}: {(str(error).strip() or 'no message').splitlines()[0]}"
+
+
+def _items(source: Source, options: ReadOptions, say: Say) -> list[Item]:
+    name = source.name or EMBEDDED
+    text_set = open_text_set(name, options.tfds_directory)
+    languages = text_set.pair_features(options.pair_fields)
+    pairs = PairFile("tfds", (), languages, languages) if languages else None
+    if not len(text_set):
+        return []
+    return [Item("tfds", name, "records", len(text_set), text_set.text_bytes, pairs=pairs, is_file=False)]
+
+
+def _read(span: Span, options: ReadOptions, counts: Counter[str]) -> Iterator[Document]:
+    text_set, length = open_text_set(span.item.path, options.tfds_directory), span.stop - span.start
+    if pairs := span.item.pairs:
+        for number, record in enumerate(text_set.records(span.start, span.stop), start=1):
+            texts = [record[name].decode("utf-8", "replace") for name in pairs.fields]
+            yield Document(texts, True, number / length, is_pair=True)
+        return
+    for number, text in enumerate(text_set.texts(span.start, span.stop), start=1):
+        yield Document(paragraphs(text.decode("utf-8", "replace")), False, number / length)
+
+
+CATALOGUE = SourceKind("tfds:NAME", _items, _read, lambda source: parse_name(source.name))
+EMBEDDED_CORPUS = SourceKind("embedded", _items, _read)

@@ -10,8 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from bert_jax.data.corpus.shard import TextConfig, cleaned, is_eval
-from bert_jax.data.corpus.sources import Item, Span, cut
-from bert_jax.data.corpus.text_files import read_span
+from bert_jax.data.corpus.sources import Item, Span, cut, read_span
 from bert_jax.data.tokenizers.json_tokenizer import GPT4_SPLIT, JsonTokenizer
 from bert_jax.data.tokenizers.sentencepiece_model import SentencePiece
 from bert_jax.data.tokenizers.tokenizer import Tokenizer

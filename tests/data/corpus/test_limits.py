@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bert_jax.data.corpus import build, hub, report, shard, sources, store, text_files, tfds_text, verification
+from bert_jax.data.corpus import build, hub, report, shard, store, text_files, tfds_text, verification
 from bert_jax.data.corpus.embedded import embedded_dataset_builder
 from bert_jax.data.tokenizers import wordpiece
 
@@ -16,7 +16,7 @@ from bert_jax.data.tokenizers import wordpiece
         (report._CHUNK_TOKENS * 8, 16 << 20),  # bytes of their hashes
         (report._REPEATED, 20),  # lines that a shard keeps; five of them are shown
         (shard._MOST_LETTERS, 5_000),  # characters whose counts a shard keeps
-        (sources._HEAD_BYTES, 1 << 16),  # bytes from which a format is recognised
+        (text_files.HEAD_BYTES, 1 << 16),  # bytes from which a format is recognised
         (text_files._PIECE, 1 << 20),  # bytes, "about every MiB" in the help
         (text_files._MAX_LINE, 256 << 20),  # bytes, as in the message
         (wordpiece._CACHED_CHUNKS, 524_288),  # chunks, "about 100 MB"

@@ -10,6 +10,7 @@ import pytest
 
 from bert_jax.data.corpus import parallel
 from bert_jax.data.corpus.parallel import UNNAMED, PairFile, find_pairs, one_direction, read_pairs
+from bert_jax.data.corpus.sources import ReadOptions
 from bert_jax.errors import UserError
 
 GIVEN = "--source=parallel:x"
@@ -129,15 +130,16 @@ def test_a_byte_order_mark_is_skipped_and_replaced_bytes_are_counted(tmp_path):
     source = write(tmp_path / "a.en", b"\xef\xbb\xbfone\ntwo\n")
     target = write(tmp_path / "a.de", b"eins\r\n\xef\xbb\xbfzw\xe9i\xe9\n")
     file, counts = PairFile("lines", (source, target), ("en", "de"), ("en", "de")), Counter[str]()
-    found = list(read_pairs(file, 0, 2, replace=True, skip=False, counts=counts))
+    found = list(read_pairs(file, 0, 2, ReadOptions(on_bad_bytes="replace"), counts))
     assert found == [("one", "eins"), ("two", "\ufeffzw\ufffdi\ufffd")]
     assert counts == {"replaced-bytes": 2}
-    assert list(read_pairs(file, 1, 2, replace=True, skip=False, counts=counts)) == found[1:]
+    assert list(read_pairs(file, 1, 2, ReadOptions(on_bad_bytes="replace"), counts)) == found[1:]
 
 
 def test_bad_pairs_and_blank_lines_are_skipped_and_bad_ones_counted(tmp_path):
     path = write(tmp_path / "a.tsv", "a\tb\tc\n \nonly\n1\t2\t3\n")
     counts = Counter[str]()
-    found = list(read_pairs(PairFile("tsv", (path,), ("3", "1"), UNNAMED), 0, 4, replace=False, skip=True, counts=counts))
+    file = PairFile("tsv", (path,), ("3", "1"), UNNAMED)
+    found = list(read_pairs(file, 0, 4, ReadOptions(on_bad_records="skip"), counts))
     assert found == [("c", "a"), None, None, ("3", "1")]
     assert counts == {"bad-records": 1}

@@ -14,8 +14,7 @@ import pytest
 from pyarrow import parquet
 
 from bert_jax.data.corpus import sources, text_files
-from bert_jax.data.corpus.sources import ReadOptions, Source
-from bert_jax.data.corpus.text_files import Document, read_span
+from bert_jax.data.corpus.sources import Document, ReadOptions, Source, read_span
 from bert_jax.errors import UserError
 from tests.compressed import PACK
 
@@ -44,9 +43,9 @@ def some_documents(seed: int = 0, number: int = 120) -> list[str]:
 def set_sizes(monkeypatch):
     """Returns a function that sets the bytes of a piece and of the sample of a file, so that small files have many pieces."""
 
-    def set_both(piece: int, sample: int = sources.SAMPLE_BYTES) -> None:
+    def set_both(piece: int, sample: int = text_files.SAMPLE_BYTES) -> None:
         monkeypatch.setattr(text_files, "_PIECE", piece)
-        monkeypatch.setattr(sources, "SAMPLE_BYTES", sample)
+        monkeypatch.setattr(text_files, "SAMPLE_BYTES", sample)
 
     return set_both
 
@@ -155,7 +154,7 @@ def test_an_endless_document_is_cut_so_that_memory_stays_bounded(tmp_path, set_s
 @pytest.mark.parametrize("ending", [".gz", ".bz2", ".xz", ".zst"])
 @pytest.mark.parametrize("kind", ["text", "jsonl"])
 def test_compressed_files_give_each_document_once_for_any_number_of_parts(tmp_path, monkeypatch, shards, kind, ending):
-    monkeypatch.setattr(sources, "_PART_BYTES", 2000)
+    monkeypatch.setattr(text_files, "_PART_BYTES", 2000)
     documents = some_documents()
     content = "\n\n".join(documents) if kind == "text" else "\n".join(json.dumps({"text": text}) for text in documents)
     half = len(content) // 2

@@ -11,7 +11,7 @@ import pyarrow
 import pytest
 from pyarrow import parquet
 
-from bert_jax.data.corpus import sources
+from bert_jax.data.corpus import sources, text_files
 from bert_jax.data.corpus.sentences import SAMPLE_BYTES
 from bert_jax.data.corpus.sources import Item, ReadOptions, Source, Span, cut, default_shards, find_items, parse_source
 from bert_jax.errors import UserError
@@ -227,7 +227,7 @@ def test_a_bucket_source_is_read_from_its_local_copies_in_order(bucket):
 
 @pytest.mark.parametrize(("ending", "ratio", "most"), [(".gz", 3.0, 16), (".zst", 3.3, 16), (".xz", 4.0, 8), (".bz2", 4.0, 4)])
 def test_the_weight_and_the_parts_of_a_compressed_file_depend_on_its_compression(tmp_path, monkeypatch, ending, ratio, most):
-    monkeypatch.setattr(sources, "_PART_BYTES", 1)
+    monkeypatch.setattr(text_files, "_PART_BYTES", 1)
     path = tmp_path / f"a.jsonl{ending}"
     path.write_bytes(PACK[ending](b'{"text": "It rained."}\n' * 10))
     (item,) = find_items([Source("jsonl", str(path))], ReadOptions())
@@ -235,18 +235,18 @@ def test_the_weight_and_the_parts_of_a_compressed_file_depend_on_its_compression
 
 
 def test_records_are_divided_into_sixteen_parts():
-    assert sources._parts(32) == tuple(range(0, 32, 2))
-    assert sources._parts(1) == (0, 1)
-    assert sources._parts(0) == (0,)
+    assert sources.parts_of(32) == tuple(range(0, 32, 2))
+    assert sources.parts_of(1) == (0, 1)
+    assert sources.parts_of(0) == (0,)
 
 
 @pytest.mark.parametrize(("head", "is_text"), [(b"abc\0" * 8, True), (b"abc\0" * 8 + b"\0", False), (b"abc\1" * 9, True)])
 def test_a_quarter_of_the_bytes_of_a_text_may_be_zero(head, is_text):
     if is_text:
-        sources._require_text(Source("text", "a"), "a", head)
+        text_files.require_text(Source("text", "a"), "a", head)
     else:
         with pytest.raises(UserError, match=r"--source=text:a: a is not text, because 27% of its bytes are zero"):
-            sources._require_text(Source("text", "a"), "a", head)
+            text_files.require_text(Source("text", "a"), "a", head)
 
 
 JSON_LINES = "holds JSON, one object per line, not text; write jsonl: instead of text:"
@@ -274,7 +274,7 @@ LONG = f'{{"title": "{"x" * 100_000}"}}'
     ],
 )
 def test_text_is_json_if_nine_tenths_of_its_first_lines_are_objects(lines, says):
-    assert sources._json_problem("\n".join(lines).encode()[:SAMPLE_BYTES]) == says
+    assert text_files._json_problem("\n".join(lines).encode()[:SAMPLE_BYTES]) == says
 
 
 def test_files_and_data_sets_that_two_sources_name_are_found_once(tmp_path):
@@ -330,7 +330,7 @@ def test_a_source_of_another_format_is_refused_with_the_right_one(tmp_path, kind
     (tmp_path / "saved" / "state.json").touch()
     source = Source(kind, "GIVEN")
     if says is None:
-        sources._require_text(source, f"{tmp_path}/{name}", head)
+        text_files.require_text(source, f"{tmp_path}/{name}", head)
     else:
         with pytest.raises(UserError, match=rf"^--source={kind}:GIVEN: .*{tmp_path}/{name} .*{says}"):
-            sources._require_text(source, f"{tmp_path}/{name}", head)
+            text_files.require_text(source, f"{tmp_path}/{name}", head)

@@ -18,9 +18,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from bert_jax.data.corpus import tables
-from bert_jax.data.corpus.sources import ReadOptions, cut, default_shards, find_items, parse_source
+from bert_jax.data.corpus.sources import ReadOptions, cut, default_shards, find_items, parse_source, read_span
 from bert_jax.data.corpus.store import open_corpus
-from bert_jax.data.corpus.text_files import read_span
 from bert_jax.errors import UserError
 from bert_jax.storage import records
 from tests.data.conftest import english

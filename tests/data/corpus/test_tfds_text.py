@@ -21,8 +21,7 @@ import pytest
 from tensorflow_datasets.core.utils import tqdm_utils
 
 from bert_jax.data.corpus import tfds_text
-from bert_jax.data.corpus.sources import Item, ReadOptions, Span
-from bert_jax.data.corpus.text_files import Document, read_span
+from bert_jax.data.corpus.sources import Document, Item, ReadOptions, Span, read_span
 from bert_jax.errors import UserError
 
 tfds = tfds_text._tfds()

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from bert_jax.data.corpus import sources
+from bert_jax.data.corpus import text_files
 from bert_jax.data.corpus.cleaning import CleaningConfig
 from bert_jax.data.corpus.shard import TextConfig, is_eval
 from bert_jax.data.corpus.sources import ReadOptions, Source, find_items, parse_source
@@ -154,7 +154,7 @@ def test_a_compressed_file_and_an_own_source_give_as_much_text_from_all_of_it(tm
         parts = [gzip.compress(part, mtime=0) for part in (content[:half], content[half:]) if part]
         for number, part in enumerate(parts):
             (tmp_path / f"{number}.jsonl.gz").write_bytes(part)
-        monkeypatch.setitem(sources._RATIOS, "gzip", (len(content) / sum(map(len, parts)), 16))
+        monkeypatch.setitem(text_files._RATIOS, "gzip", (len(content) / sum(map(len, parts)), 16))
         source = f"jsonl:{tmp_path}/*.gz"
     config = TextConfig(ReadOptions(), CleaningConfig(), eval_fraction=0.0)
     items = find_items([parse_source(source)], config.options)
