@@ -26,7 +26,7 @@ from bert_jax.pretraining.replay import Batches, load_experiment
 from tests.documented import python_file
 from tests.end_to_end import forked, tiny_study
 from tests.end_to_end.conftest import ASKED, command
-from tests.end_to_end.forked import Done, Signal
+from tests.end_to_end.forked import Crash, Done, Signal
 from tests.end_to_end.runs import REPOSITORY, assert_same_weights, learned, records, results, weights, write_experiment
 
 EXTENSIONS = REPOSITORY / "experiments" / "extensions"
@@ -160,14 +160,20 @@ def build_command(
 
 @pytest.fixture(scope="module")
 def experiment(folder: pathlib.Path) -> pathlib.Path:
-    """Returns the experiment on a corpus of the talks, built with three shards; "whole" is the same with one."""
-    shards = {"corpus": "--shards=3", "whole": "--shards=1"}
-    for done in forked.run(folder, *(build_command(folder, name, flag) for name, flag in shards.items())):
+    """Returns the experiment on a corpus of the talks, built with three shards, of which a killed build wrote the first; "whole"
+    is the same with one shard."""
+    shards = {"killed": "--shards=3", "corpus": "--shards=3", "whole": "--shards=1"}
+    kill = Crash("bert_jax.data.corpus.build:_write_one", call=2, source=folder / "killed", target=folder / "corpus")
+    killed, *ends = forked.run(folder, *(build_command(folder, name, flag) for name, flag in shards.items()), at=kill)
+    assert killed.status == -signal.SIGKILL, killed.output
+    for done in ends:
         assert done.status == 0, done.output
     return write_experiment(folder / "experiment.py", folder / "corpus", EXPERIMENT)
 
 
-def test_a_corpus_holds_the_documents_of_a_user_source_for_any_number_of_shards(folder: pathlib.Path, experiment: pathlib.Path):
+def test_a_killed_corpus_build_holds_the_documents_of_a_user_source_as_a_whole_one_with_other_shards(
+    folder: pathlib.Path, experiment: pathlib.Path
+):
     texts = []
     for name in ("corpus", "whole"):
         manifest = json.loads((folder / name / "manifest.json").read_text())
@@ -456,8 +462,8 @@ class Trained:
 
 @pytest.fixture(scope="module")
 def fourier(experiment: pathlib.Path) -> Trained:
-    """Trains an encoder on the order of sentences, on eight devices. The run is in the user's folder, with flags that name the
-    encoder's file relative to it. Next to its workdir is that of a run that was stopped and resumed."""
+    """Trains an encoder on the order of sentences, on one device and on eight. The runs are in the user's folder, with flags
+    that name the encoder's file relative to it. Next to each workdir is that of a run that was killed and resumed."""
     folder = experiment.parent
     (folder / "mine").mkdir()
     shutil.copy(folder / "fourier.py", folder / "mine")
@@ -466,30 +472,31 @@ def fourier(experiment: pathlib.Path) -> Trained:
     (folder / "told.txt").write_text("\n\n".join("\n".join(document) for document in told))
     keys = {
         **{"model.encoder": "mine/fourier.py:Fourier", "objective": f"{folder}/sentence_order.py:SentenceOrder"},
-        **{"examples.pairs": "successive", "corpus.directory": f"{folder}/told", **SHORT},
+        **{"examples.pairs": "successive", "corpus.directory": f"{folder}/told"},
+        **{"phases.0.steps": "4", "evaluation.every": "4", "checkpoints.every": "2", "checkpoints.keep_at": "[]"},
     }
-    again, line = (command(experiment, folder / name, *flags_of(keys)) for name in ("fourier-stopped", "fourier"))
-    built, stopped, *ends = forked.run(
-        folder,
-        ["corpus", "--source=text:told.txt", f"--vocab={VOCABULARY}", "--cased", "--eval-fraction=0.2", "--output=told"],
-        *(again, again, line),
-        ["pretrain", f"--workdir={folder}/fourier", "--replay=3"],
-        at=Signal(ASKED, argument=2, number=signal.SIGTERM),
-        devices=8,
-        around=forked.Surroundings(directory=folder),
-    )
+    build = ["corpus", "--source=text:told.txt", f"--vocab={VOCABULARY}", "--cased", "--eval-fraction=0.2", "--output=told"]
+    replay = ["pretrain", f"--workdir={folder}/fourier", "--replay=3"]
+    around = forked.Surroundings(directory=folder)
+    (built,) = forked.run(folder, build, around=around)
     assert built.status == 0, built.output
-    assert stopped.status == 128 + signal.SIGTERM, stopped.output
-    for done in ends:
-        assert done.status == 0, done.output
-    assert "resuming from step 2" in ends[0].output
-    return Trained(line, *ends[1:])
+    for devices, name, then in ((1, "fourier-1", []), (8, "fourier", [replay])):
+        lines = [command(experiment, folder / f"{name}{end}", *flags_of(keys)) for end in ("-killed", "-resumed", "")]
+        kill = Crash(ASKED, argument=3, once_there=("checkpoints/2",), source=folder / f"{name}-killed")
+        kill = dataclasses.replace(kill, target=folder / f"{name}-resumed")
+        killed, *ends = forked.run(folder, *lines, *then, at=kill, devices=devices, around=around)
+        assert killed.status == -signal.SIGKILL, killed.output
+        for done in ends:
+            assert done.status == 0, done.output
+        assert "resuming from step 2" in ends[0].output
+    return Trained(lines[-1], *ends[1:])
 
 
 def test_sentence_order_is_trained_with_a_user_encoder_scored_resumed_and_replayed(folder: pathlib.Path, fourier: Trained):
     scores = {"mlm_loss", "mlm_accuracy", "perplexity", "loss", "sop_loss", "sop_accuracy", "sop_accuracy_baseline", *BASELINES}
     assert results(folder / "fourier")["eval"].keys() == scores
-    assert_resumed_bit_for_bit(folder / "fourier-stopped", folder / "fourier")
+    for name in ("fourier-1", "fourier"):
+        assert_resumed_bit_for_bit(folder / f"{name}-resumed", folder / name)
     assert "WARNING" not in fourier.done.output
     assert "the largest MLM loss first" in fourier.replayed.output
     assert "SOP loss" in fourier.replayed.output
