@@ -20,7 +20,7 @@ import pathlib
 import re
 import shlex
 import sys
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from annotated_types import Interval
 
@@ -54,7 +54,12 @@ from bert_jax.interface.words import byte_unit, counted
 from bert_jax.storage.mirror import uploaded
 from bert_jax.storage.paths import checked, is_remote
 
-_TRAINERS = ("wordpiece", "sentencepiece", "bpe", "characters")
+_TRAINERS: Mapping[str, Callable[..., Tokenizer]] = {
+    "wordpiece": training.train_wordpiece,
+    "sentencepiece": training.train_sentencepiece,
+    "bpe": training.train_bpe,
+    "characters": functools.partial(training.train_sentencepiece, characters=True),
+}
 _OF_A_NEW_VOCABULARY = ("vocab_size", "vocab_megabytes", "alphabet", "splitting", "nfc", "unused_tokens")
 _RULES_OF_TOKENS = {"duplicate-documents", "unlike-lengths", "long-pairs"}
 """The cleaning rules that are applied to tokens. They do not change the text on which a vocabulary is trained."""
@@ -458,12 +463,9 @@ def _tokenizer(flags: argparse.Namespace, config: BuildConfig, say: Callable[[st
     documents = training.training_text(items, config.text, megabytes * 1_000_000)
     if is_bpe:
         settings = {name: recipe[name] for name in ("lowercase", "splitting", "nfc", "unused")}
-        trained = training.train_bpe(documents, size, **settings)
     else:
-        train = training.train_wordpiece if flags.train_vocab == "wordpiece" else training.train_sentencepiece
-        if are_characters:
-            train = functools.partial(training.train_sentencepiece, characters=True)
-        trained = train(documents, size, flags.lowercase, flags.max_word_characters, flags.alphabet)
+        settings = {name: getattr(flags, name) for name in ("lowercase", "max_word_characters", "alphabet")}
+    trained = _TRAINERS[flags.train_vocab](documents, size, **settings)
     flags.output.mkdir(parents=True, exist_ok=True)
     if not (directory / CONFIG_FILE).is_file():  # another process may have written it first
         files.write_json(path, recipe, indent=1)

@@ -15,29 +15,22 @@ from bert_jax.interface.command import choose_command
 from bert_jax.interface.flags import FlagParser, nonempty
 
 COMMANDS = {
-    "attention": "the attention of every head for a text, a pair or a translation; page, figures",
-    "heads": "what every head attends to: entropy, [CLS], [SEP], neighbours, distances",
-    "neighbours": "the pieces nearest to a word; in a text, the nearest words and its senses",
-    "dependencies": "the head that finds each dependency relation of a treebank",
-    "coreference": "the head that finds the antecedents of pronouns, names and nouns",
-    "probe": "probes by layer: labels, trees and heads from word vectors, with control tasks",
-    "compare": "where two models differ: heads, layers, and predictions of masked words",
-    "vocabulary": "the pieces by kind, script and length; the parameters by part",
-}
-"""The commands of `python -m bert_jax.analyse`. Each command has a folder of the same name, with the modules `flags` and
-`command`."""
-
-EXAMPLES = {
-    "attention": '"The cat sat on the mat."',
-    "heads": "--input=texts.txt",
-    "neighbours": "--input=texts.txt 'the [bank]'",
-    "dependencies": "--input=treebank.conllu",
-    "coreference": "--input=documents.conllu",
-    "probe": "--input=train.conllu --eval=dev.conllu",
-    "compare": "--input=texts.txt --with=MODEL",
-    "vocabulary": "--corpus=DIR",
-}
-"""The example arguments of each command. In the help, they follow --model and --output."""
+    "attention": ("the attention of every head for a text, a pair or a translation; page, figures", '"The cat sat on the mat."'),
+    "heads": ("what every head attends to: entropy, [CLS], [SEP], neighbours, distances", "--input=texts.txt"),
+    "neighbours": (
+        "the pieces nearest to a word; in a text, the nearest words and its senses", "--input=texts.txt 'the [bank]'"),
+    "dependencies": ("the head that finds each dependency relation of a treebank", "--input=treebank.conllu"),
+    "coreference": ("the head that finds the antecedents of pronouns, names and nouns", "--input=documents.conllu"),
+    "probe": (
+        "probes by layer: labels, trees and heads from word vectors, with control tasks",
+        "--input=train.conllu --eval=dev.conllu"),
+    "compare": (
+        "where two models differ: heads, layers, and predictions of masked words", "--input=texts.txt --with=MODEL"),
+    "vocabulary": ("the pieces by kind, script and length; the parameters by part", "--corpus=DIR"),
+}  # fmt: skip
+"""The commands of `python -m bert_jax.analyse` -> a summary, and the arguments of an example after --model and --output. Each
+command has a folder of the same name, with the modules `flags` and `command`. To add a command, add its folder and list it
+here."""
 
 CONTROLS = {
     "random-weights": "a model of the same shape with the random weights from which pretraining starts",
@@ -57,7 +50,8 @@ def parse_flags(description: str | None, argv: Sequence[str] | None = None) -> t
     """Returns the command and its flags. Raises UserError if a flag is wrong. If the flags ask for help, prints the help and
     raises SystemExit."""
     arguments = list(sys.argv[1:] if argv is None else argv)
-    name = choose_command("python -m bert_jax.analyse", description, COMMANDS, arguments)
+    summaries = {name: summary for name, (summary, _) in COMMANDS.items()}
+    name = choose_command("python -m bert_jax.analyse", description, summaries, arguments)
     if name is None:
         sys.exit(0)
     return name, flag_parser(name).parse_args(arguments[1:])
@@ -66,8 +60,8 @@ def parse_flags(description: str | None, argv: Sequence[str] | None = None) -> t
 def flag_parser(name: str) -> FlagParser:
     """Returns the parser of the flags of a command."""
     prog = f"python -m bert_jax.analyse {name}"
-    summary = COMMANDS[name][0].upper() + COMMANDS[name][1:]
-    description = f"{summary}.\n\n    {prog} --model=MODEL --output=DIR {EXAMPLES[name]}"
+    summary, example = COMMANDS[name]
+    description = f"{summary[0].upper()}{summary[1:]}.\n\n    {prog} --model=MODEL --output=DIR {example}"
     parser = FlagParser(prog=prog, description=description)
     parser.may_be_in_bucket = ("--model", "--input", "--output", "--corpus")
     of_model = "a model directory, the workdir of a run, or a name on the hub"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib
 import sys
 from collections.abc import Sequence
 
@@ -13,6 +12,7 @@ from bert_jax.configs.files import UNSET, read_experiment, split_overrides, sugg
 from bert_jax.errors import UserError
 from bert_jax.files import JsonObject
 from bert_jax.interface.flags import FlagParser, format_flag, nonempty_path, steps_to_profile
+from bert_jax.interface.named import load_built_in
 from bert_jax.interface.ranges import MAX_COUNT, InRange
 from bert_jax.runtime.flags import TIME, StartFlags, add_process_flags
 from bert_jax.storage.objects import as_path
@@ -98,8 +98,7 @@ def parse_flags(
 def _found(schema: type | str | None) -> type | None:
     if not isinstance(schema, str):
         return schema
-    module, _, name = schema.partition(":")
-    found: type = getattr(importlib.import_module(module), name)
+    found: type = load_built_in(schema)
     return found
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import importlib
 import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
@@ -14,6 +13,7 @@ from annotated_types import Interval
 
 from bert_jax.interface.command import choose_command
 from bert_jax.interface.flags import FlagParser, Flags, nonempty, steps_to_profile
+from bert_jax.interface.named import load_built_in
 from bert_jax.interface.ranges import COUNT, MAX_COUNT, SEED, InRange
 
 if TYPE_CHECKING:
@@ -42,8 +42,7 @@ class Command:
     @property
     def question(self) -> Callable[..., Question]:
         """The dataclass of the command's question. It is imported when it is needed, because the import takes seconds."""
-        module, _, name = self.place.partition(":")
-        found: Callable[..., Question] = getattr(importlib.import_module(module), name)
+        found: Callable[..., Question] = load_built_in(self.place)
         return found
 
 

@@ -13,7 +13,6 @@ import sys
 import pytest
 
 from bert_jax.analysis.flags import COMMANDS as ANALYSES
-from bert_jax.analysis.flags import EXAMPLES
 from bert_jax.analysis.flags import flag_parser as analyse_parser
 from bert_jax.interface.flags import FlagParser, filled
 from bert_jax.prediction.commands import COMMANDS as PREDICTIONS
@@ -117,7 +116,7 @@ def groups(said: str) -> dict[str, str]:
 
 @pytest.mark.parametrize("name", [*PREDICTIONS, *ANALYSES])
 def test_the_examples_in_help_texts_parse(name: str):
-    arguments = PREDICTIONS[name].example if name in PREDICTIONS else f"--output=DIR {EXAMPLES[name]}"
+    arguments = PREDICTIONS[name].example if name in PREDICTIONS else f"--output=DIR {ANALYSES[name][1]}"
     parser = predict_parser(name, PREDICTIONS[name]) if name in PREDICTIONS else analyse_parser(name)
     assert parser.parse_args(["--model=MODEL", *shlex.split(arguments)]).model == "MODEL"
 
