@@ -16,6 +16,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from bert_jax.model import ENCODERS
+
 FAMILIES: Mapping[str, str] = {
     "bert": "bert_jax.interop.families.bert:BERT",
     "modernbert": "bert_jax.interop.families.modernbert:MODERNBERT",
@@ -24,12 +26,6 @@ FAMILIES: Mapping[str, str] = {
     "marian": "bert_jax.interop.families.marian:MARIAN",
 }
 """`model_type` -> the family. A Transformer is exported as the first family that supports it."""
-OWN_FAMILIES: Mapping[str, str] = {
-    "bert_jax": "bert_jax.interop.families.bert:OWN",
-    "encoder_decoder": "bert_jax.interop.families.bert:ENCODER_DECODER",
-    "bilm": "bert_jax.interop.families.bert:BILM",
-    "flair": "bert_jax.interop.families.bert:FLAIR",
-    "cove": "bert_jax.interop.families.bert:COVE",
-    "static": "bert_jax.interop.families.bert:STATIC",
-}
-"""`model_type` -> the family, for models that only this package supports. transformers refuses to load these models."""
+OWN_FAMILIES = ("bert_jax", *(name for name in ENCODERS if name != "transformer"))
+"""The values of `model_type` for models that only this package supports: Transformers, and the other encoders. transformers
+refuses to load these models."""

@@ -4,6 +4,7 @@ names where these exist. All other parameters have our own names, with dots, and
 from __future__ import annotations
 
 import dataclasses
+import functools
 
 import numpy as np
 
@@ -132,10 +133,10 @@ BERT = Family(
     position_table="bert.embeddings.position_embeddings.weight",
 )
 
-OWN = dataclasses.replace(BERT, model_type="bert_jax", position_table="")
-"""Transformers that no transformers class supports. Their `model_type` makes transformers refuse them."""
-BILM, FLAIR, COVE, STATIC, ENCODER_DECODER = (
-    dataclasses.replace(BERT, model_type=name, prefix="", table=(), position_table="")
-    for name in ("bilm", "flair", "cove", "static", "encoder_decoder")
-)
-"""The other encoders of this package, and the encoder-decoders that Marian does not support."""
+
+@functools.cache
+def own_family(model_type: str) -> Family:
+    """Returns the family of one of OWN_FAMILIES. Its `model_type` makes transformers refuse the model. Only Transformers have
+    BERT's names of tensors."""
+    family = dataclasses.replace(BERT, model_type=model_type, position_table="")
+    return family if model_type == "bert_jax" else dataclasses.replace(family, prefix="", table=())

@@ -14,7 +14,7 @@ import numpy as np
 
 from bert_jax.errors import UserError
 from bert_jax.files import JsonObject
-from bert_jax.interface.named import load_named
+from bert_jax.interface.named import load_built_in
 from bert_jax.interop.families import FAMILIES, OWN_FAMILIES
 from bert_jax.model.config import Architecture, ModelConfig
 from bert_jax.model.positions import fixed_table
@@ -386,10 +386,13 @@ def _normal(config: ModelConfig) -> Architecture:
 
 def family_named(model_type: Any, source: str) -> Family:
     """Returns the family of a config.json with this "model_type". Raises UserError if there is no such family."""
-    known = {**FAMILIES, **OWN_FAMILIES}
-    if not isinstance(model_type, str) or model_type not in known:
+    if model_type in OWN_FAMILIES:
+        from bert_jax.interop.families.bert import own_family  # imported here, since `bert.py` imports this module
+
+        return own_family(model_type)
+    if not isinstance(model_type, str) or model_type not in FAMILIES:
         raise UserError(f"{source}: model_type={model_type!r} cannot be represented; known: {', '.join(FAMILIES)}")
-    family: Family = load_named(model_type, known, "model_type")
+    family: Family = load_built_in(FAMILIES[model_type])
     return family
 
 
@@ -397,11 +400,7 @@ def family_named(model_type: Any, source: str) -> Family:
 def export_family(config: ModelConfig) -> Family:
     """Returns the family in whose format `config` is exported. A fixed position table is written as an equivalent learned
     table."""
-    if config.encoder == "encoder_decoder":
-        marian = family_named("marian", "")
-        return marian if marian.represents(config) else family_named(config.encoder, "")
-    if config.encoder_kind != "transformer":
-        return family_named(config.encoder, "")
-    stored = config if fixed_table(config) is None else dataclasses.replace(config, positions="learned")
-    families = (family_named(model_type, "") for model_type in FAMILIES)
-    return next((family for family in families if family.represents(stored)), family_named("bert_jax", ""))
+    forms = [config] if fixed_table(config) is None else [config, dataclasses.replace(config, positions="learned")]
+    families = (family_named(model_type, "") for model_type in (FAMILIES if config.has_attention else ()))
+    own = family_named(config.encoder if config.encoder in OWN_FAMILIES else "bert_jax", "")
+    return next((family for family in families if any(map(family.represents, forms))), own)
