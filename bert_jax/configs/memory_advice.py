@@ -29,7 +29,7 @@ def least_bytes(model: ModelConfig, rows: int, length: int, predictions: int, me
     """Returns a lower bound on the bytes that a step needs on one device for its share of `rows`. It counts the hidden states of
     `layers` layers and the logits of the predicted tokens."""
     hidden = layers * length * model.hidden_size * jnp.dtype(model.dtype).itemsize
-    logits = 0 if model.encoder == "static" else 4 * predictions * model.vocab_size
+    logits = 0 if model.kind.is_static else 4 * predictions * model.vocab_size
     return rows / mesh.size * (hidden + logits)
 
 

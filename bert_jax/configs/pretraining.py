@@ -243,7 +243,7 @@ class PretrainingExperiment:
         objective, natural = self.trained_objective, natural_objective(self.model)
         if wrong := trains_sentence(objective, f"config.objective={self.objective}", self.model, natural):
             raise UserError(wrong)
-        if self.next_sentence and self.model.encoder_kind != "transformer":
+        if self.next_sentence and not self.model.kind.pools:
             raise UserError(
                 f"config.examples.pairs={self.examples.pairs} needs [CLS] to represent a pair, but the [CLS] of model.encoder="
                 f"{self.model.encoder} learns no such representation; set config.examples.pairs=none"
@@ -316,7 +316,7 @@ class PretrainingExperiment:
             if d != PretrainingDistillation():
                 raise UserError("config.distillation has settings but there is no teacher; name one in config.teacher")
             return
-        if (model.direction, model.encoder_kind) != ("both", "transformer"):
+        if not model.cls_reads_text:
             raise UserError(
                 f"config.teacher={self.teacher} predicts masked words, but a model with direction={model.direction} and "
                 f"encoder={model.encoder} does not; set direction=both and encoder=transformer, or leave the teacher out"

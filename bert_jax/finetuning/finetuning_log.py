@@ -51,7 +51,7 @@ class FinetuningLog(RunLog):
                 f"{counted(job.last_step, 'step')} of {counted(training.batch_size, 'example')} in rows of "
                 f"{counted(job.data.shape.length, 'token')}; an epoch is {counted(job.batches.steps_per_epoch, 'step')}"
             )
-        if job.config.encoder_kind == "transformer":
+        if job.config.has_attention and not job.config.translates:
             self.note(in_words(job.config, [job.data.shape.length], job.mesh, job.run.rejected_kernels))
         # The first epoch trains the head. Each further epoch unfreezes one more layer.
         frozen = job.config.num_layers + 2 - training.epochs

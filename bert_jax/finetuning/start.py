@@ -98,7 +98,7 @@ def labelled_start(experiment: FinetuningExperiment, own: TaskHead) -> Model:
                 f"config.keep_head keeps the head of {experiment.init_from}, but its input differs from config.head; give "
                 f"{' '.join(flags)}"
             )
-    if head.reads_pooler and model.config.encoder_kind != "transformer":
+    if head.reads_pooler and not model.config.kind.pools:
         has_others = "pooling" in head.settings
         remedy = "set config.head.pooling=concat, or config.head.lstm" if has_others else "name a Transformer"
         raise UserError(

@@ -88,7 +88,7 @@ def model_card(model: Any, training: Training, form: str = "huggingface") -> str
     """Returns the text of the card of `model` (a `huggingface.Model`) in a format of `directory.FORMATS`. The card does not
     depend on the directory of the model, so equal models have equal cards."""
     head, config = model.head, model.config
-    is_bert = config.encoder_kind == "transformer"
+    is_bert = config.has_attention and not config.translates
     family = export_family(config)
     architecture = architecture_name(model.params, head, config.direction, family)
     use = next(use for end, use in _USES.items() if architecture.endswith(end))
@@ -96,7 +96,7 @@ def model_card(model: Any, training: Training, form: str = "huggingface") -> str
     if head is not None and head.reads_pairs and model.of_pairs:
         command += ' "A second text."'
     if not is_bert and head is None:
-        command = _USES["MTModel" if config.encoder == "encoder_decoder" else "Model"].command
+        command = _USES["MTModel" if config.translates else "Model"].command
     loads = family.model_type in FAMILIES and form == "huggingface"
     front = {
         "license": training.license or UNKNOWN,

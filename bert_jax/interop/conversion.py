@@ -133,7 +133,7 @@ def model_lines(model: Model, new: Sequence[str] = ()) -> list[str]:
         f"{model.source}: {dataclasses.replace(model, params=read).counts.in_words}",
         *part_lines(model, [part for part in ("embeddings", "encoder", *model.parts) if part in read]),
         config.in_words
-        if config.encoder_kind != "transformer"
+        if config.translates or not config.has_attention
         else f"{config.in_words}, {counted(config.max_position, 'position')}{other}, "
         f"{counted(config.type_vocab_size, 'token type')}, activation {config.activation}{reads}",
         f"vocabulary: {counted(words.size, 'piece')} ({words.kind}, {casing}, sha256 {words.sha256[:12]}...)",
@@ -465,7 +465,7 @@ def _check_tf1(model: Model) -> None:
 def _check_marian(model: Model) -> None:
     """Raises UserError if `model` is an encoder-decoder that transformers' Marian does not support. Marian is the only class of
     encoder-decoders that can be exported."""
-    if model.config.encoder == "encoder_decoder" and export_family(model.config) is not MARIAN:
+    if model.config.translates and export_family(model.config) is not MARIAN:
         raise UserError(
             f"transformers' Marian does not support {MARIAN.lacks(model.config)}, so this model cannot be written for "
             "transformers; choose --format=bert_jax, which this package can read"

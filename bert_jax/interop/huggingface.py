@@ -68,13 +68,13 @@ from bert_jax.interop.names import (
 from bert_jax.interop.weights import WEIGHTS, check_finite, read_weights, weights_file
 from bert_jax.model.config import ModelConfig
 from bert_jax.model.heads import HEAD_PARTS
-from bert_jax.model.heads.pretraining import word_head
 from bert_jax.model.pretraining import (
     NEVER_TRAINED,
     ParameterCounts,
     abstract_parameters,
     initial_parameters,
     with_fixed_tables,
+    word_head,
 )
 
 if TYPE_CHECKING:  # these modules are loaded only for models that need them
@@ -202,7 +202,7 @@ def export_model(
     card = card or model_card(model, Training())
     with replaced_when_complete(directory, "huggingface", card) as incomplete:
         write_json(incomplete / CONFIG, fields)
-        if config.encoder == "encoder_decoder":
+        if config.translates:
             from bert_jax.interop.families.marian import generation_settings
 
             write_json(incomplete / GENERATION, generation_settings(config, ids) | model.generation)
@@ -326,7 +326,7 @@ def _generation(directory: pathlib.Path, fields: JsonObject, config: ModelConfig
     """Returns `Model.generation` of a model directory. `fields` are the content of config.json."""
     if (directory / GENERATION).is_file():
         return read_object(directory / GENERATION)
-    if config.encoder != "encoder_decoder":
+    if not config.translates:
         return {}
     from bert_jax.interop.families.marian import older_settings
 
@@ -637,7 +637,7 @@ def _adapt_tokenizer(directory: pathlib.Path, model: Model) -> None:
     inputs = settings.get("model_input_names")
     if not config.type_vocab_size and (inputs is None or "token_type_ids" in inputs):
         settings["model_input_names"] = ["input_ids", "attention_mask"]
-    if config.encoder == "encoder_decoder" and "decoder" in model.params and rules.is_file():
+    if config.translates and "decoder" in model.params and rules.is_file():
         end = tokenizer.pieces[tokenizer.sep_id]
         texts: list[list[Json]] = [
             [{"Sequence": {"id": name, "type_id": 0}}, {"SpecialToken": {"id": end, "type_id": 0}}] for name in ("A", "B")

@@ -74,7 +74,7 @@ def rows(config: ModelConfig, head: TaskHead | None = None) -> tuple[Row, ...]:
 def _parameters(config: ModelConfig, head: TaskHead | None) -> dict[str, Any]:
     """Returns path -> boxed shape of every parameter, with stacked layers and padded vocabulary."""
     one_layer = dataclasses.replace(config, scan_layers=True) if config.has_attention else config  # tracing it is faster
-    tree: dict[str, Any] = abstract_parameters(one_layer, next_sentence=config.encoder_kind == "transformer")
+    tree: dict[str, Any] = abstract_parameters(one_layer, next_sentence=config.kind.pools)
     if head is not None:
         from bert_jax.model.heads.bert_with_head import initial_label_parameters  # pretraining does not load it
 

@@ -15,6 +15,7 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 from jaxtyping import Int
 
 from bert_jax.errors import UserError
+from bert_jax.interface.named import is_in_file
 from bert_jax.interface.words import counted
 from bert_jax.interop.huggingface import Model
 from bert_jax.interop.names import our_shapes
@@ -74,7 +75,7 @@ def check_tiling(model: Model, wanted: Architecture) -> None:
     """Raises UserError if `model` cannot be tiled to the sizes of `wanted`."""
     there, source = model.config, model.source
     for kind in (there, wanted):
-        if kind.encoder != "transformer":
+        if not kind.has_attention or kind.translates or is_in_file(kind.encoder):
             raise UserError(
                 f"config.init_tiled is for Transformers, but {source if kind is there else 'config.model'} has the encoder "
                 f"{kind.encoder}; leave config.init_tiled out"

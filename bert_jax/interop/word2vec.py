@@ -64,7 +64,7 @@ _UNCOUNTED = "<unk>"
 def export_word2vec(directory: pathlib.Path, model: Model, *, card: str = "") -> None:
     """Writes the word vectors of a static model, without the context vectors and counts of its training. `card` is the text of
     the model card. Raises UserError if the model is not static, or if a piece is empty or has a space in it."""
-    if model.config.encoder != "static":
+    if not model.config.kind.is_static:
         raise UserError(f"{model.source} has layers, but word2vec's format only holds one vector per word; name a static model")
     table = np.asarray(model.params["embeddings"]["word_embeddings"]["embedding"], np.float32)[: model.tokenizer.size]
     check_finite({"word vectors": table}, f"nothing is written to {directory}: {{found}}; the model is unusable")

@@ -10,7 +10,7 @@ In: `Tokens`, int32 arrays of token ids, types, positions and sequence ids. Out:
     characters.py       word vectors from characters
     attention.py        self-attention and a decoder's attention on its source; the plain implementation
     kernels/            fused attention and residual norm for TPUs and GPUs; `kernels/dispatch.py` chooses between them
-    encoder.py          the stack of Transformer layers
+    encoder.py          what every encoder declares; the stack of Transformer layers
     encoder_decoder.py  a decoder that attends to an encoder's output, and both as one model
     lstm.py             the recurrence of an LSTM, in one or two directions; the LSTM of task heads
     bilm.py             the layers of a bidirectional LSTM language model
@@ -25,13 +25,14 @@ In: `Tokens`, int32 arrays of token ids, types, positions and sequence ids. Out:
     decoding.py         next-token logits of a left-to-right model, with a cache of keys and values
 
 To add an encoder, a position embedding, an activation or a norm, write an object in one file and add a line to the dict below.
-An object is imported when it is used.
+Other code asks for the facts in an encoder's line (`ModelConfig.kind`), never for its name. An object is imported when it is
+used.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bert_jax.errors import UserError
 from bert_jax.interface.named import load_built_in, load_named, require_call
@@ -39,16 +40,63 @@ from bert_jax.interface.named import load_built_in, load_named, require_call
 if TYPE_CHECKING:
     from bert_jax.model.config import ModelConfig
 
-ENCODERS: Mapping[str, tuple[str, str]] = {
-    "transformer": ("bert_jax.model.embeddings:Embeddings", "bert_jax.model.encoder:Encoder"),
-    "encoder_decoder": ("bert_jax.model.embeddings:Embeddings", "bert_jax.model.encoder_decoder:SourceEncoder"),
-    "bilm": ("bert_jax.model.embeddings:WordEmbeddings", "bert_jax.model.bilm:BiLstm"),
-    "flair": ("bert_jax.model.embeddings:WordEmbeddings", "bert_jax.model.flair:Flair"),
-    "cove": ("bert_jax.model.embeddings:WordEmbeddings", "bert_jax.model.cove:Cove"),
-    "static": ("bert_jax.model.embeddings:WordEmbeddings", "bert_jax.model.static:NoLayers"),
-}
-"""`config.model.encoder` -> two classes. The first makes the input of the first layer from `Tokens`. The second is the stack of
-layers, with the methods of `encoder.Encoder`."""
+
+class EncoderKind(NamedTuple):
+    """The classes of an encoder, and the facts about it that `ModelConfig` needs. They are known without importing jax."""
+
+    layers: str
+    """The class of the stack of layers, with the methods of `encoder.Encoder`."""
+    embeddings: str = "bert_jax.model.embeddings:WordEmbeddings"
+    """The class that makes the input of the first layer from `Tokens`."""
+    pretraining: str = "bert_jax.model.pretraining:BertForPreTraining"
+    """The class of the model with its pretraining heads."""
+    has_attention: bool = False
+    """Whether the layers are those of a Transformer. If not, the settings of its block do not apply."""
+    pools: bool = False
+    """Whether [CLS] can represent the text, so that a pooler and next sentence prediction can be trained."""
+    decoder_layers: int = 0
+    """The number of layers of the decoder in the paper. 0: the model has no decoder."""
+    is_static: bool = False
+    """Whether the model is a table of word vectors, which has no layers and ignores the context."""
+    is_lstm: bool = False
+    """Whether the layers are LSTMs, in which each of two directions returns half of the hidden state."""
+    separate_directions: bool = False
+    """Whether a direction of an LSTM reads only its own half of the layer below."""
+    reads_words: bool = False
+    """Whether the pieces are characters, and all characters of a word have the same hidden state."""
+    settings: tuple[str, ...] = ()
+    """Those of the fields "direction" and "character_cnn" of `Architecture` that may be set."""
+    title: str = ""
+    """The name in descriptions of a model."""
+
+
+ENCODERS: Mapping[str, EncoderKind] = {
+    "transformer": EncoderKind(
+        "bert_jax.model.encoder:Encoder", "bert_jax.model.embeddings:Embeddings", has_attention=True, pools=True,
+        settings=("direction",),
+    ),
+    "encoder_decoder": EncoderKind(
+        "bert_jax.model.encoder_decoder:SourceEncoder", "bert_jax.model.embeddings:Embeddings",
+        "bert_jax.model.encoder_decoder:EncoderDecoder", has_attention=True, decoder_layers=6,
+    ),
+    "bilm": EncoderKind(
+        "bert_jax.model.bilm:BiLstm", pretraining="bert_jax.model.pretraining:BiLstmForPreTraining", is_lstm=True,
+        separate_directions=True, settings=("direction", "character_cnn"), title="biLM",
+    ),
+    "flair": EncoderKind(
+        "bert_jax.model.flair:Flair", pretraining="bert_jax.model.pretraining:BiLstmForPreTraining", is_lstm=True,
+        separate_directions=True, reads_words=True, title="biLM of characters",
+    ),
+    "cove": EncoderKind(
+        "bert_jax.model.cove:Cove", pretraining="bert_jax.model.cove:CoveTranslator", is_lstm=True, decoder_layers=2,
+        title="bidirectional LSTM",
+    ),
+    "static": EncoderKind(
+        "bert_jax.model.static:NoLayers", pretraining="bert_jax.model.pretraining:StaticForPreTraining", is_static=True,
+        title="static vectors",
+    ),
+}  # fmt: skip
+"""`config.model.encoder` -> its classes and facts."""
 
 POSITIONS: Mapping[str, str] = {
     "learned": "bert_jax.model.positions:Learned",
@@ -79,9 +127,9 @@ def encoder_classes(config: ModelConfig) -> tuple[Any, Any]:
     layers. A user's own stack reads the embeddings of a Transformer. Raises UserError if the user's file does not define a
     valid class."""
     key = "config.model.encoder"
-    embeddings, layers = ENCODERS[config.encoder_kind]
+    embeddings = load_built_in(config.kind.embeddings)
     if config.encoder in ENCODERS:
-        return load_built_in(embeddings), load_built_in(layers)
+        return embeddings, load_built_in(config.kind.layers)
     from bert_jax.model.encoder import Encoder, WholeRows  # imported here, since `encoder.py` imports this module
 
     own = load_named(config.encoder, ENCODERS, key)
@@ -91,7 +139,7 @@ def encoder_classes(config: ModelConfig) -> tuple[Any, Any]:
             "bert_jax.model.encoder.WholeRows, or from Encoder"
         )
     require_call(own.__call__, "self, x, tokens, seed", f"__call__ of {key}={config.encoder}")
-    return load_built_in(embeddings), own
+    return embeddings, own
 
 
 def natural_objective(config: ModelConfig) -> str:

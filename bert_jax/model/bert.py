@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import flax.linen as nn
 import jax
@@ -29,7 +29,15 @@ class Bert(nn.Module):
     The parameters of a part are needed only if the part is called. The encoder can therefore be used without the pooler.
     """
 
+    word_head: ClassVar[str] = "mlm_head"
+    """The part of the parameters that predicts the words of a text."""
     config: ModelConfig
+
+    @classmethod
+    def head_products(cls, config: ModelConfig, length: int, predictions: int, negatives: int) -> int:
+        """Returns the multiply-adds in the forward pass of the pretraining head, for `predictions` words in a row of `length`
+        tokens. In skip-gram, the row also has `negatives`."""
+        raise NotImplementedError(cls.__name__)
 
     def setup(self) -> None:
         """Declares embeddings, encoder and pooler."""

@@ -34,9 +34,23 @@ class BiLstm(WholeRows):
     """
 
     objectives: ClassVar[Mapping[str, str]] = {"both": "bilm", "left_to_right": "next_token"}
-    """`ModelConfig.direction` -> the default objective."""
     is_residual: ClassVar[bool] = True
     """Whether each layer's input is added to its output, from the second layer on."""
+
+    @classmethod
+    def products(cls, config: ModelConfig, length: int) -> int | None:
+        """Returns L N R ((I + W) 4 F + F W) for gates and projection, for L tokens and R directions of width W. There is no
+        projection if the width F of a cell equals W. I is the width of the input of a direction: W, and D in CoVe. Characters
+        add L times `character_products`."""
+        width, half, cell = config.word_width, config.direction_width, config.intermediate_size
+        projection = 0 if cell == half else cell * half
+        directions = config.hidden_size // half
+        layers = directions * length * config.num_layers * ((width + half) * 4 * cell + projection)
+        if not config.character_cnn:
+            return layers
+        from bert_jax.model.characters import character_products
+
+        return length * character_products(width) + layers
 
     def setup(self) -> None:
         """Declares the stacked parameters of all layers, or uses the given list of layers."""

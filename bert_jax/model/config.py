@@ -13,7 +13,7 @@ from bert_jax.errors import UserError, nearest
 from bert_jax.interface.named import is_in_file, split_named
 from bert_jax.interface.ranges import Dropout, Epsilon, NamedIn, OneOf, check_ranges
 from bert_jax.interface.words import counted
-from bert_jax.model import ACTIVATIONS, ENCODERS, NORMS, POSITIONS
+from bert_jax.model import ACTIVATIONS, ENCODERS, NORMS, POSITIONS, EncoderKind
 
 DTYPES = ("float32", "bfloat16")
 REMAT = ("none", "dots", "full")
@@ -26,9 +26,6 @@ LAYER_TYPES = ("full", "sliding")
 MLM_HEADS = ("bert", "decoder")
 CLASSIFIER_POOLINGS = ("pooler", "cls", "mean", "late")
 INITIALIZERS = ("bert", "modernbert", "normal", "uniform")
-
-LSTMS = {"bilm": "biLM", "flair": "biLM of characters", "cove": "bidirectional LSTM"}
-"""The encoders that are LSTMs, with their names for messages. With two directions, each direction has half of `hidden_size`."""
 
 MOST_WIDE = 2**16
 """The largest accepted width. It is several times the width of any published model, and sizes in bytes still fit in 64 bits."""
@@ -225,7 +222,7 @@ class Architecture:
 
     def __post_init__(self) -> None:
         check_ranges(self, "model")
-        if self.character_cnn and (self.encoder != "bilm" or self.tied_decoder):
+        if self.character_cnn and ("character_cnn" not in self.kind.settings or self.tied_decoder):
             raise UserError(
                 "model.character_cnn=True requires model.encoder=bilm and model.tied_decoder=false, since a character CNN has no "
                 "word table to tie; set both, or remove model.character_cnn"
@@ -265,15 +262,20 @@ class Architecture:
         return self.direction == "both" and self.type_vocab_size > 1
 
     @property
-    def encoder_kind(self) -> str:
-        """The name of the encoder in ENCODERS. A user's own encoder counts as "transformer", since it has the same embeddings,
-        heads and objectives."""
-        return "transformer" if is_in_file(self.encoder) else self.encoder
+    def kind(self) -> EncoderKind:
+        """The facts about the encoder. A user's own encoder has those of a Transformer, since it has the same embeddings, heads
+        and objectives."""
+        return ENCODERS.get(self.encoder, ENCODERS["transformer"])
 
     @property
     def has_attention(self) -> bool:
         """Whether the encoder may have attention. This is True for Transformers and for a user's own encoder."""
-        return self.encoder_kind in ("transformer", "encoder_decoder")
+        return self.kind.has_attention
+
+    @property
+    def translates(self) -> bool:
+        """Whether the model is a Transformer with a decoder."""
+        return self.has_attention and self.decoder_layers > 0
 
     @property
     def has_position_table(self) -> bool:
@@ -284,35 +286,34 @@ class Architecture:
     @property
     def spells_words(self) -> bool:
         """Whether word vectors are computed from the characters of the words, so that there is no table of word vectors."""
-        return self.character_cnn or self.encoder == "flair"
+        return self.character_cnn or self.kind.reads_words
 
     @property
     def cls_reads_text(self) -> bool:
         """Whether the [CLS] token, and so the pooler, can represent the text. This requires a bidirectional Transformer,
         because [CLS] sees only itself in a left-to-right model."""
-        return self.encoder_kind == "transformer" and self.direction == "both"
+        return self.kind.pools and self.direction == "both"
 
     @property
     def in_words(self) -> str:
         """A short description of the encoder's kind and sizes."""
         layers = f"{counted(self.num_layers, 'layer')}, {self.hidden_size} wide"
-        if self.encoder == "static":
-            return f"static vectors, {self.hidden_size} wide"
-        if self.encoder in LSTMS:
-            kind = LSTMS[self.encoder] if self.direction == "both" else "left-to-right LSTM"
+        title = split_named(self.encoder)[1] if is_in_file(self.encoder) else self.kind.title
+        if self.kind.is_static:
+            return f"{title}, {self.hidden_size} wide"
+        if self.kind.is_lstm:
+            title = title if self.direction == "both" else "left-to-right LSTM"
             decoder = f", decoder of {counted(self.decoder_layers, 'layer')}" if self.decoder_layers else ""
-            return f"{kind} of {layers}, cells {self.intermediate_size} wide{decoder}"
-        if self.encoder == "encoder_decoder":
+            return f"{title} of {layers}, cells {self.intermediate_size} wide{decoder}"
+        if self.translates:
             return f"encoder of {self.num_layers} and decoder of {counted(self.decoder_layers, 'layer')}, {self.hidden_size} wide"
-        if is_in_file(self.encoder):
-            return f"{split_named(self.encoder)[1]} of {layers}"
-        return f"{layers}, {counted(self.num_heads, 'head')}"
+        return f"{title} of {layers}" if title else f"{layers}, {counted(self.num_heads, 'head')}"
 
     @property
     def word_width(self) -> int:
         """The width of a word embedding. This is `hidden_size` / 2 for an LSTM with two independent directions, otherwise
         `hidden_size`."""
-        return self.direction_width if self.encoder in ("bilm", "flair") else self.hidden_size
+        return self.direction_width if self.kind.separate_directions else self.hidden_size
 
     @property
     def direction_width(self) -> int:
@@ -526,42 +527,44 @@ def _check_block(c: Architecture) -> None:
 
 def _check_decoder(c: Architecture) -> None:
     """Raises UserError for an encoder-decoder without a decoder, and for a decoder in a model that does not support one."""
-    if c.encoder != "encoder_decoder":
+    if not c.kind.decoder_layers:
         for name in ("decoder_layers", "decoder_vocab_size"):
             if value := getattr(c, name):
                 raise UserError(
                     f"model.{name}={value} is for model.encoder=encoder_decoder, not for {c.encoder}; leave it out (0)"
                 )
         return
-    if not c.decoder_layers:
-        raise UserError(
-            "model.decoder_layers=0 is too small for model.encoder=encoder_decoder; set it to at least 1 (the paper: 6)"
-        )
+    _check_decoder_layers(c)
     for name in NOT_IN_A_TRANSLATOR:
         only = 0 if name == "type_vocab_size" else getattr(Architecture, name)
         if getattr(c, name) != only:
             raise UserError(f"model.{name}={getattr(c, name)} does not apply to model.encoder=encoder_decoder; set {only}")
 
 
+def _check_decoder_layers(c: Architecture) -> None:
+    """Raises UserError if a model that needs a decoder has no decoder layers."""
+    if not c.decoder_layers and c.kind.decoder_layers:
+        raise UserError(
+            f"model.decoder_layers=0 is too small for model.encoder={c.encoder}; set it to at least 1 (the paper: "
+            f"{c.kind.decoder_layers})"
+        )
+
+
 def _check_predecessor(c: Architecture) -> None:
     """Raises UserError for settings that LSTMs or static vectors do not support."""
-    if (c.encoder == "static") != (c.num_layers == 0):
-        layers = "0: word vectors have no layers" if c.encoder == "static" else "at least 1"
+    if c.kind.is_static != (c.num_layers == 0):
+        layers = "0: word vectors have no layers" if c.kind.is_static else "at least 1"
         raise UserError(f"model.num_layers={c.num_layers} must be {layers} (model.encoder={c.encoder})")
-    if c.encoder in LSTMS and c.direction == "both" and c.hidden_size % 2:
+    if c.kind.is_lstm and c.direction == "both" and c.hidden_size % 2:
         raise UserError(
             f"model.hidden_size={c.hidden_size} must be even: each direction of model.encoder={c.encoder} uses half of it; "
-            f"set {c.hidden_size + 1}" + (", or model.direction=left_to_right" if c.encoder == "bilm" else "")
+            f"set {c.hidden_size + 1}" + (", or model.direction=left_to_right" if "direction" in c.kind.settings else "")
         )
-    fixed: dict[str, Any] = {"positions": "learned"}
-    fixed |= {"direction": "both"} if c.encoder != "bilm" else {}
-    fixed |= {name: getattr(Architecture, name) for name in BLOCK_FIELDS}
-    if c.encoder == "cove":
-        if not c.decoder_layers:
-            raise UserError("model.decoder_layers=0 is too small for model.encoder=cove; set it to at least 1 (the paper: 2)")
-        del fixed["decoder_layers"]
-    for name, only in fixed.items():
-        if getattr(c, name) != only:
+    _check_decoder_layers(c)
+    applying = (*c.kind.settings, *(["decoder_layers"] if c.kind.decoder_layers else []))
+    for name in ("positions", "direction", *BLOCK_FIELDS):
+        only = getattr(Architecture, name)
+        if getattr(c, name) != only and name not in applying:
             raise UserError(f"model.{name}={getattr(c, name)} does not apply to model.encoder={c.encoder}; leave it out ({only})")
 
 

@@ -40,7 +40,6 @@ class Cove(BiLstm):
     """The stack of bidirectional LSTM layers, without residual sums. Each layer reads both directions of the layer below."""
 
     objectives: ClassVar[Mapping[str, str]] = {"both": "translation"}
-    """`ModelConfig.direction` -> the default objective."""
     is_residual: ClassVar[bool] = False
 
 
@@ -128,6 +127,14 @@ class AttentionDecoder(nn.Module):
 
 class CoveTranslator(Bert):
     """The whole model of `config.encoder = "cove"`: the encoder, the decoder and its softmax."""
+
+    @classmethod
+    def head_products(cls, config: ModelConfig, length: int, predictions: int, negatives: int) -> int:
+        """Returns (8 N' + 7) D^2 + 2 L D + D V for each of the M words of the translation, for N' layers, attention and
+        softmax."""
+        width = config.hidden_size
+        decoder = (8 * config.decoder_layers + 4 + 3) * width**2 + 2 * length * width
+        return predictions * (decoder + width * config.vocab_size)
 
     def setup(self) -> None:
         """Declares the encoder, the decoder and the softmax."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import flax.linen as nn
 import jax
@@ -33,6 +33,9 @@ from bert_jax.model.layers import (
     layer_parameters,
 )
 from bert_jax.model.tokens import Layer, Tokens
+
+if TYPE_CHECKING:
+    from bert_jax.data.tokenizers.tokenizer import Tokenizer
 
 ACTIVATION_AXES = ("batch", "length", "embed")
 LayerParams = Mapping[str, Any]
@@ -64,6 +67,16 @@ class FeedForward(nn.Module):
             return last(widened("intermediate"))
         first, second = widened("intermediate"), widened("gate")
         return last(first, second) if c.gate == "first" else last(second, first)
+
+
+def attention_products(config: ModelConfig) -> int:
+    """Returns the multiply-adds of the projections of attention per token."""
+    return 2 * config.hidden_size * (config.hidden_size + config.key_value_heads * config.head_width)
+
+
+def feed_forward_products(config: ModelConfig) -> int:
+    """Returns the multiply-adds of the feed-forward per token."""
+    return (2 if config.gate == "none" else 3) * config.hidden_size * config.intermediate_size
 
 
 class Block(nn.Module):
@@ -253,7 +266,25 @@ unstack.defvjp(
 )
 
 
-class WholeRows(nn.Module):
+class Stack(nn.Module):
+    """What an encoder declares about itself in addition to its line in `ENCODERS`. The defaults are BERT's."""
+
+    objectives: ClassVar[Mapping[str, str]] = {"both": "bert", "left_to_right": "next_token"}
+    """`ModelConfig.direction` -> the default objective."""
+    config: ModelConfig
+
+    @classmethod
+    def products(cls, config: ModelConfig, length: int) -> int | None:
+        """Returns the multiply-adds in the forward pass of a row of `length` tokens. None: they are counted in the program."""
+        return None
+
+    @classmethod
+    def vocabulary_tables(cls, tokenizer: Tokenizer | None, rows: int) -> Mapping[str, np.ndarray]:
+        """Returns name -> array of `rows` rows for the parameters that describe the pieces of the vocabulary."""
+        return {}
+
+
+class WholeRows(Stack):
     """The base class of encoders that are not Transformers. They compute the last layer at all positions.
 
     `config.model.encoder=FILE.py:Mine` names a user's own encoder:
@@ -282,30 +313,34 @@ class WholeRows(nn.Module):
     A block with its own `__call__`, or an `Encoder` with its own `__call__`, returns all tokens.
     """
 
-    objectives: ClassVar[Mapping[str, str]] = {"both": "bert", "left_to_right": "next_token"}
-    """`ModelConfig.direction` -> the default objective."""
-    config: ModelConfig
-
     def queried(self, x: Float[Array, "B L D"], tokens: Tokens, seed: Seed | None) -> Float[Array, "B Q D"]:
         """Computes the whole last layer and returns its output at `tokens.queried`."""
         last = self(x, tokens.reading(None), seed)[0]
         return last if tokens.queried is None else gather_positions(last, tokens.queried)
 
 
-class Encoder(nn.Module):
+class Encoder(Stack):
     """A stack of N Transformer blocks.
 
     Parameters have a leading axis N with and without `scan_layers`, so checkpoints do not depend on how layers are compiled. A
     list of layers (`unstacked_layers`) is also accepted. The loop over a list is always unrolled.
     """
 
-    objectives: ClassVar[Mapping[str, str]] = {"both": "bert", "left_to_right": "next_token"}
-    """`ModelConfig.direction` -> the default objective."""
     block: ClassVar[type[nn.Module]] = Block
     """The class of a layer's module, which maps (x, tokens, seed, layer, *context) to the hidden states after the layer."""
     decodes: ClassVar[bool] = False
     """Whether layers also read an encoder's output."""
-    config: ModelConfig
+
+    @classmethod
+    def products(cls, config: ModelConfig, length: int) -> int | None:
+        """Returns L N (4 D^2 + 2 D F) for the projections and 2 L^2 N D for attention, for a row of L tokens.
+
+        A gated feed-forward layer has 3 D F instead of 2 D F, and shared key and value heads have fewer columns. In a sliding
+        layer, only the keys in the window of a token are counted (129 for ModernBERT), even if the program computes more."""
+        near = min(length, 2 * config.sliding_radius + 1)
+        seen = sum(near if config.layer_type(n) == "sliding" else length for n in range(config.num_layers))
+        of_layer = attention_products(config) + feed_forward_products(config)
+        return length * (config.num_layers * of_layer + 2 * seen * config.hidden_size)
 
     def setup(self) -> None:
         """Declares the stacked parameters of all layers, or uses the given list of layers."""

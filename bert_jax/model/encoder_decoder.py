@@ -21,7 +21,14 @@ from bert_jax.model.attention import INTERMEDIATES, CrossAttention, SelfAttentio
 from bert_jax.model.bert import Bert
 from bert_jax.model.config import ModelConfig
 from bert_jax.model.embeddings import Embeddings, check_ids
-from bert_jax.model.encoder import ACTIVATION_AXES, Encoder, FeedForward, layer_seeds
+from bert_jax.model.encoder import (
+    ACTIVATION_AXES,
+    Encoder,
+    FeedForward,
+    attention_products,
+    feed_forward_products,
+    layer_seeds,
+)
 from bert_jax.model.heads.pretraining import word_logits
 from bert_jax.model.layers import Norm, ResidualNorm, Seed, dropout, hash_word, parameter
 from bert_jax.model.tokens import Batch, Layer, Tokens
@@ -34,7 +41,6 @@ class SourceEncoder(Encoder):
     """The encoder of an encoder-decoder."""
 
     objectives: ClassVar[Mapping[str, str]] = {"both": "translation"}
-    """`ModelConfig.direction` -> the default objective."""
 
 
 class DecoderBlock(nn.Module):
@@ -104,6 +110,16 @@ class LanguageModelHead(nn.Module):
 
 class EncoderDecoder(Bert):
     """The whole model of `config.encoder = "encoder_decoder"`: the encoder, the decoder and its softmax."""
+
+    word_head: ClassVar[str] = "lm_head"
+
+    @classmethod
+    def head_products(cls, config: ModelConfig, length: int, predictions: int, negatives: int) -> int:
+        """Returns M N' (8 D^2 + 2 D F + 2 (L + M) D) for N' decoder layers that read the encoder's output, and M D V for the
+        softmax, for a translation of M tokens."""
+        width, words = config.hidden_size, config.decoder_vocab_size or config.vocab_size
+        of_layer = 2 * attention_products(config) + feed_forward_products(config) + 2 * (length + predictions) * width
+        return predictions * (config.decoder_layers * of_layer + width * words)
 
     def setup(self) -> None:
         """Declares the encoder, the decoder and the softmax."""

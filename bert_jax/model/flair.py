@@ -33,7 +33,6 @@ class Flair(BiLstm):
     """The stack of LSTM layers in two directions, read at the ends of words. `states` returns the states at the characters."""
 
     objectives: ClassVar[Mapping[str, str]] = {"both": "bilm"}
-    """`ModelConfig.direction` -> the default objective."""
 
     def setup(self) -> None:
         """Declares the layers, and the table of the pieces that start a word."""
@@ -53,6 +52,12 @@ class Flair(BiLstm):
             forward, backward
         )
         return layers[-1], layers
+
+    @classmethod
+    def vocabulary_tables(cls, tokenizer: Tokenizer | None, rows: int) -> Mapping[str, np.ndarray]:
+        """Returns the table of the pieces that start a word."""
+        assert tokenizer is not None, "a corpus opened from a directory has a tokenizer"
+        return {"word_starts": word_starts(tokenizer, rows)}
 
     def word_ends(self, tokens: Tokens) -> tuple[Int[Array, "B L"], Int[Array, "B L"]]:
         """Returns, for each token, the columns of the first and the last piece of its word. Words do not extend across texts."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import flax.linen as nn
 import jax
@@ -15,6 +15,7 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 from jaxtyping import Array, Float, Int, Key, PyTree
 
 from bert_jax.data import DECODER_INPUTS, INPUTS
+from bert_jax.interface.named import load_built_in
 from bert_jax.interface.words import counted
 from bert_jax.model.bert import Bert
 from bert_jax.model.config import ModelConfig
@@ -44,6 +45,12 @@ class BertForPreTraining(Bert):
 
     next_sentence: bool = True
 
+    @classmethod
+    def head_products(cls, config: ModelConfig, length: int, predictions: int, negatives: int) -> int:
+        """Returns M (D^2 + D V) for an MLM head with a dense layer on M positions."""
+        dense = config.hidden_size**2 if config.mlm_head == "bert" else 0
+        return predictions * (dense + config.hidden_size * config.vocab_size)
+
     def setup(self) -> None:
         """Declares the encoder and the two heads."""
         super().setup()
@@ -53,7 +60,7 @@ class BertForPreTraining(Bert):
     def __call__(self, batch: Batch, dropout_seed: Seed | None = None) -> dict[str, Float[Array, " ..."]]:
         """Returns the logits of both objectives, and the hidden states."""
         last, hidden_states = self.encode(Tokens.of(batch), dropout_seed)
-        states = self.predicting(Tokens.of(batch), dropout_seed) if self.config.encoder == "flair" else last
+        states = self.predicting(Tokens.of(batch), dropout_seed) if self.config.kind.reads_words else last
         logits = self.masked_logits(states, batch["masked_positions"])
         outputs = {"mlm_logits": logits, "last": last, "hidden_states": hidden_states}
         if not self.next_sentence:
@@ -94,6 +101,14 @@ SOFTMAX_SEED = np.uint32(0x736F6674)
 
 class BiLstmForPreTraining(BertForPreTraining):
     """A biLM with one softmax over words for both directions, or a left-to-right LSTM with a softmax."""
+
+    word_head: ClassVar[str] = "softmax"
+
+    @classmethod
+    def head_products(cls, config: ModelConfig, length: int, predictions: int, negatives: int) -> int:
+        """Returns M R W V for the softmax, with R directions of width W."""
+        directions = config.hidden_size // config.direction_width
+        return directions * predictions * config.word_width * config.vocab_size
 
     def setup(self) -> None:
         """Declares the layers and the softmax."""
@@ -152,6 +167,12 @@ class BiLstmForPreTraining(BertForPreTraining):
 class StaticForPreTraining(Bert):
     """Word vectors with the context vectors of skip-gram (`objectives/skip_gram.py`)."""
 
+    @classmethod
+    def head_products(cls, config: ModelConfig, length: int, predictions: int, negatives: int) -> int:
+        """Returns M D (L + negatives), since each of the M words is scored with the L tokens and the negatives of its row.
+        Skip-gram only uses the scores with tokens in the window."""
+        return predictions * config.hidden_size * (length + negatives)
+
     def setup(self) -> None:
         """Declares both tables."""
         super().setup()
@@ -178,19 +199,21 @@ class SkipGramHead(nn.Module):
         return Embedding(c.padded_vocab_size, c.hidden_size, zeros, ("vocab", "embed"), name="context_embeddings")(ids)
 
 
+def pretraining_class(config: ModelConfig) -> type[Bert]:
+    """Returns the class of the model of `config` with its pretraining heads."""
+    found: type[Bert] = load_built_in(config.kind.pretraining)
+    return found
+
+
+def word_head(config: ModelConfig) -> str:
+    """Returns the part of the parameters that predicts the words of a text, e.g. "mlm_head"."""
+    return pretraining_class(config).word_head
+
+
 def pretraining_model(config: ModelConfig, *, next_sentence: bool = True) -> Bert:
     """Returns the model of `config` with its pretraining heads."""
-    if config.encoder == "static":
-        return StaticForPreTraining(config)
-    if config.encoder == "encoder_decoder":
-        from bert_jax.model.encoder_decoder import EncoderDecoder  # imported here, since other models do not need it
-
-        return EncoderDecoder(config)
-    if config.encoder == "cove":
-        from bert_jax.model.cove import CoveTranslator
-
-        return CoveTranslator(config)
-    return (BertForPreTraining if config.encoder_kind == "transformer" else BiLstmForPreTraining)(config, next_sentence)
+    kind = pretraining_class(config)
+    return kind(config, next_sentence) if issubclass(kind, BertForPreTraining) else kind(config)
 
 
 def whole_tiles(columns: Int[Array, "B M"], platform: str, fill: int = 0) -> Int[Array, "B Q"]:
@@ -212,7 +235,7 @@ def initial_parameters(config: ModelConfig, key: Key[Array, ""], *, next_sentenc
     ids = jnp.zeros((1, 1), jnp.int32)
     batch = dict.fromkeys((*INPUTS, *DECODER_INPUTS, *HEAD_INPUTS), ids)
     parameters: dict[str, Any] = pretraining_model(config, next_sentence=next_sentence).init(key, batch)["params"]
-    return ({"mlm_head": {}} if config.encoder_kind == "transformer" else {}) | parameters
+    return ({"mlm_head": {}} if pretraining_class(config) is BertForPreTraining else {}) | parameters
 
 
 def abstract_parameters(config: ModelConfig, *, next_sentence: bool = True) -> dict[str, Any]:

@@ -17,7 +17,11 @@ class NoLayers(WholeRows):
     """A stack of zero layers. The word vectors are the only hidden state."""
 
     objectives: ClassVar[Mapping[str, str]] = {"both": "skip_gram"}
-    """`ModelConfig.direction` -> the default objective."""
+
+    @classmethod
+    def products(cls, config: ModelConfig, length: int) -> int | None:
+        """Returns 0."""
+        return 0
 
     def __call__(
         self, x: Float[Array, "B L D"], tokens: Tokens, seed: Seed | None

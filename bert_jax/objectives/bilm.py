@@ -22,7 +22,7 @@ class Bilm(WordPrediction):
     is predicted only by the forward LSTM. The loss is the mean over all predictions. ELMo's loss is about twice as large, since
     it is the sum of the means of both directions."""
 
-    trains: ClassVar[Mapping[str, Sequence[str]] | None] = {"bilm": ("both",), "flair": ("both",)}
+    trains: ClassVar[Sequence[str] | None] = ("bilm",)
     title: ClassVar[str] = "biLM"
     last_predicted: ClassVar[float] = 0.5  # predicted in one of two directions
     scores: ClassVar[Mapping[str, Score | tuple[str, str] | Formula]] = {

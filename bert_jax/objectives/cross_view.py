@@ -25,7 +25,7 @@ from jaxtyping import Array, Float, Int, Key
 
 from bert_jax.errors import UserError
 from bert_jax.model.attention import INTERMEDIATES
-from bert_jax.model.config import LSTMS, ModelConfig
+from bert_jax.model.config import ModelConfig
 from bert_jax.model.heads.bert_with_head import BertWithHead
 from bert_jax.model.heads.head import TaskHead
 from bert_jax.model.layers import Seed, gather_positions
@@ -81,7 +81,7 @@ class CrossView(Labels):
         """Returns the states that each auxiliary module reads to predict the word that starts at each column."""
         model = BertWithHead(self.config, self.head)
         outputs, stored = model.apply({"params": self.trained(params)}, batch, seed, mutable=[INTERMEDIATES])
-        if self.config.encoder == "static":
+        if self.config.kind.is_static:
             (lowest,) = stored[INTERMEDIATES][self.head.subtree]["lstm"]["lower"]
         else:
             lowest = cast(dict[str, Array], outputs)["hidden_states"][1]
@@ -115,7 +115,7 @@ def next_words(word_starts: Int[Array, "B L"], sequence_ids: Int[Array, "B L"]) 
 
 def view_width(config: ModelConfig, head: TaskHead) -> int:
     """Returns the width of the states that an auxiliary module reads."""
-    return head.lstm if config.encoder == "static" else config.hidden_size // 2
+    return head.lstm if config.kind.is_static else config.hidden_size // 2
 
 
 def check_views(config: ModelConfig, head: TaskHead, *, frozen: bool) -> None:
@@ -128,14 +128,14 @@ def check_views(config: ModelConfig, head: TaskHead, *, frozen: bool) -> None:
             f"config.cross_view does not support a CRF (head.crf={head.crf}), because its modules predict each word on its "
             "own; set head.crf=none"
         )
-    if config.encoder == "static":
+    if config.kind.is_static:
         if not head.lstm:
             raise UserError(
                 "config.cross_view needs an LSTM that reads the static vectors in two directions; set config.head.lstm to its "
                 "width"
             )
         return
-    if config.encoder not in LSTMS or config.direction != "both":
+    if not config.kind.is_lstm or config.direction != "both":
         kind = "a Transformer" if config.has_attention else "an LSTM of one direction"
         raise UserError(
             f"config.cross_view needs two independent LSTM directions, which {kind} does not have; start from a biLM, or from "

@@ -18,7 +18,9 @@ import jax.numpy as jnp
 
 from bert_jax.data import INPUTS
 from bert_jax.interface.named import is_in_file
-from bert_jax.model.config import LSTMS, Execution, ModelConfig
+from bert_jax.model import encoder_classes
+from bert_jax.model.config import Execution, ModelConfig
+from bert_jax.model.pretraining import pretraining_class
 from bert_jax.objectives.model import Model, unboxed
 
 if TYPE_CHECKING:  # pretraining does not load any tasks
@@ -32,50 +34,14 @@ FORWARD, TRAINING = 2.0, 6.0
 def model_row_flops(model: ModelConfig, length: int, predictions: int = 0, negatives: int = 0) -> float:
     """Returns the FLOPs of a training step per row. With 0 predictions, only the encoder is counted.
 
-    A row of length L takes 6 L N (4 D^2 + 2 D F) for the projections, 12 L^2 N D for attention, and 6 M (D^2 + D V) for the MLM
-    head on M positions. This is 69.9 G for BERT-Base at length 128 with 20 predictions, and 300.9 G at 512 with 76. A gated
-    feed-forward layer has 3 D F instead of 2 D F, and shared key and value heads have fewer columns. In a sliding layer, only
-    the keys in the window of a token are counted (129 for ModernBERT), even if the program computes more.
-
-    A decoder of N' layers that reads the encoder's output adds 6 M N' (8 D^2 + 2 D F + 2 (L + M) D) for a translation of M
-    tokens.
-
-    An LSTM with cells of width F in R directions of width W takes 6 L N R (2 W 4 F + F W) for gates and projection (no
-    projection if F equals W), 6 L times `character_products` if it reads characters, and 6 M R W V for the softmax. In CoVe,
-    the input of every layer has width D, so the gates take (D + W) 4 F. Each of the M words of the translation adds 6 ((8 N' +
-    7) D^2 + 2 L D + D V) for N' layers, attention and softmax. For static vectors, each of the M words is scored with the L
-    tokens and the negatives of its row, which takes 6 M D (L + negatives). Skip-gram only uses the scores with tokens in the
-    window."""
-    width, cell = model.word_width, model.intermediate_size
-    if model.encoder in LSTMS:
-        from bert_jax.model.characters import character_products
-
-        half = model.direction_width
-        directions = model.hidden_size // half
-        projection = 0 if cell == half else cell * half
-        layers = directions * length * model.num_layers * ((width + half) * 4 * cell + projection)
-        if model.encoder == "cove":
-            decoder = (8 * model.decoder_layers + 4 + 3) * width**2 + 2 * length * width
-            return TRAINING * (layers + predictions * (decoder + width * model.vocab_size))
-        characters = length * character_products(width) if model.character_cnn else 0
-        return TRAINING * (characters + layers + directions * predictions * width * model.vocab_size)
-    if model.encoder == "static":
-        return TRAINING * predictions * width * (length + negatives)
-    width, shared = model.hidden_size, model.key_value_heads * model.head_width
-    head = predictions * ((width**2 if model.mlm_head == "bert" else 0) + width * model.vocab_size)
-    if is_in_file(model.encoder):
+    This is 69.9 G for BERT-Base at length 128 with 20 predictions, and 300.9 G at 512 with 76. The multiply-adds of a row are
+    counted by the method `products` of the encoder's class, and those of the predictions by `head_products` of the class of the
+    model with its pretraining heads. A user's own encoder has its matrix products counted in the program instead."""
+    head = pretraining_class(model).head_products(model, length, predictions, negatives)
+    products = None if is_in_file(model.encoder) else encoder_classes(model)[1].products(model, length)
+    if products is None:
         return _encoder_flops(model, length) / FORWARD * TRAINING + TRAINING * head
-    kernels = 2 * width**2 + 2 * width * shared + (2 if model.gate == "none" else 3) * width * model.intermediate_size
-    near = min(length, 2 * model.sliding_radius + 1)
-    seen = sum(near if model.layer_type(n) == "sliding" else length for n in range(model.num_layers))
-    encoder = length * (model.num_layers * kernels + 2 * seen * width)
-    if model.encoder == "encoder_decoder":
-        projections = 2 * width**2 + 2 * width * shared  # the layers' attention on the encoder's output
-        attention = 2 * (length + predictions) * width
-        decoder = predictions * model.decoder_layers * (kernels + projections + attention)
-        words = model.decoder_vocab_size or model.vocab_size
-        return TRAINING * (encoder + decoder + predictions * width * words)
-    return TRAINING * (encoder + head)
+    return TRAINING * (products + head)
 
 
 @functools.lru_cache(maxsize=64)

@@ -22,7 +22,7 @@ class MlmNsp(WordPrediction):
 
     rows: ClassVar[str] = MASKED
     judges_pairs: ClassVar[bool] = True
-    trains: ClassVar[Mapping[str, Sequence[str]] | None] = {"transformer": ("both",)}
+    trains: ClassVar[Sequence[str] | None] = ("bert",)
     title: ClassVar[str] = "MLM"
     scores: ClassVar[Mapping[str, Score | tuple[str, str] | Formula]] = {
         **word_scores("MLM", "mlm"),

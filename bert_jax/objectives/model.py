@@ -14,7 +14,7 @@ from jaxtyping import Array, Float, Int, Key, Num, UInt32
 
 from bert_jax.data import DECODER_INPUTS, INPUTS
 from bert_jax.model.bert import Bert
-from bert_jax.model.config import LSTMS, ModelConfig
+from bert_jax.model.config import ModelConfig
 from bert_jax.model.heads.pretraining import MaskedLanguageModelHead, NextSentenceHead, Pooler, SoftmaxHead
 from bert_jax.model.layers import Seed, hash_word, named, random_words, truncated_normal
 from bert_jax.model.pretraining import SkipGramHead, pretraining_model, whole_tiles
@@ -60,7 +60,7 @@ class Model:
         if c.positions == "rotary":
             head_width += head_width % 2
         width = head_width * heads
-        if c.encoder in LSTMS:
+        if c.kind.is_lstm:
             width += width % 2
         feed_forward = max(1, round(c.intermediate_size * fraction))
         shared = math.gcd(heads, max(1, round(c.num_key_value_heads * fraction))) if c.num_key_value_heads else 0

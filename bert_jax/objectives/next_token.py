@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from jaxtyping import Array, Key
 
+from bert_jax.model.pretraining import word_head
 from bert_jax.objectives.model import Boxed, Model
 from bert_jax.objectives.scores import Formula, Score, sum_formula
 from bert_jax.objectives.word_prediction import WordPrediction, word_scores
@@ -15,7 +16,7 @@ from bert_jax.objectives.word_prediction import WordPrediction, word_scores
 class NextToken(WordPrediction):
     """The mean loss of predicting the next token at the positions of a row."""
 
-    trains: ClassVar[Mapping[str, Sequence[str]] | None] = {"transformer": ("left_to_right",), "bilm": ("left_to_right",)}
+    trains: ClassVar[Sequence[str] | None] = ("next_token",)
     title: ClassVar[str] = "next token"
     scores: ClassVar[Mapping[str, Score | tuple[str, str] | Formula]] = {
         **word_scores("next token", "next_token"),
@@ -25,6 +26,5 @@ class NextToken(WordPrediction):
 
     def parameters(self, model: Model, key: Key[Array, ""]) -> Boxed:
         """Returns the head of a Transformer, or the softmax of an LSTM."""
-        if model.config.encoder_kind == "transformer":
-            return {"mlm_head": model.mlm_head(key)}
-        return {"softmax": model.softmax(key)}
+        head = word_head(model.config)
+        return {head: getattr(model, head)(key)}

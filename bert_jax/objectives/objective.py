@@ -40,7 +40,7 @@ from jaxtyping import Array, Float, Int, Key
 
 from bert_jax.data import DECODER_INPUTS, INPUTS
 from bert_jax.errors import UserError, nearest
-from bert_jax.interface.named import require_call
+from bert_jax.interface.named import load_built_in, require_call
 from bert_jax.model.config import Execution, ModelConfig
 from bert_jax.model.layers import Seed
 from bert_jax.objectives.flops import counted_flops
@@ -88,8 +88,9 @@ class Objective(abc.ABC):
     judges_pairs: ClassVar[bool] = False
     """Whether the objective learns from "nsp_labels" if rows hold pairs of texts. Other objectives get one text per row unless
     `config.examples.pairs` is set."""
-    trains: ClassVar[Mapping[str, Sequence[str]] | None] = None
-    """`model.encoder` -> the directions that the objective can train; None: all."""
+    trains: ClassVar[Sequence[str] | None] = None
+    """The objective can train the models whose default objective is one of these; None: all models. A user's own encoder counts
+    as a Transformer."""
     scores: ClassVar[Mapping[str, Score | tuple[str, str] | Formula]] = {}
     """Title -> (numerator, denominator), a Score, or a formula of the preceding scores. The name in metrics.jsonl is derived
     from the title: "mlm_loss" for "MLM loss". Fractions such as accuracies are shown in percent. Log lines show every score
@@ -419,9 +420,9 @@ def _counted_flops(objective: Objective, model: Model, length: int, predictions:
 def trains_sentence(objective: Objective, key: str, model: ModelConfig, natural: str) -> str:
     """Returns the error message if an objective does not train a model of this kind, otherwise "". `natural` is the name of the
     default objective."""
-    if objective.trains is None or model.direction in objective.trains.get(model.encoder_kind, ()):
+    if objective.trains is None or load_built_in(model.kind.layers).objectives[model.direction] in objective.trains:
         return ""
-    kind = "direction" if model.encoder_kind == "transformer" else "encoder"
+    kind = "direction" if model.has_attention and not model.translates else "encoder"
     return (
         f"{key} cannot train a model with {kind}={getattr(model, kind)}; leave it out (default: {natural}), or change "
         f"config.model.{kind}"

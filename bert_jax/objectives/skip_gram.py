@@ -51,7 +51,7 @@ class SkipGram(Objective):
     """t: a word of frequency f is dropped with probability 1 - sqrt(t / f) - t / f, as in the released code. 0 drops none."""
 
     rows: ClassVar[str] = CENTRES
-    trains: ClassVar[Mapping[str, Sequence[str]] | None] = {"static": ("both",)}
+    trains: ClassVar[Sequence[str] | None] = ("skip_gram",)
     scores: ClassVar[Mapping[str, Score | tuple[str, str] | Formula]] = {
         "skip-gram loss": Score("skip_gram_loss", "skip_gram_targets", unit="(nats per predicted token)"),
         "skip-gram accuracy": Score("skip_gram_correct", "skip_gram_targets", from_zero=True),

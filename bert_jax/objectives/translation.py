@@ -31,7 +31,7 @@ class Translation(Objective):
     reported held-out loss and perplexity do not include it."""
 
     rows: ClassVar[str] = TRANSLATED
-    trains: ClassVar[Mapping[str, Sequence[str]] | None] = {"encoder_decoder": ("both",), "cove": ("both",)}
+    trains: ClassVar[Sequence[str] | None] = ("translation",)
     scores: ClassVar[Mapping[str, Score | tuple[str, str] | Formula]] = {
         **word_scores("translation", "translation"),
         "smoothed loss": Score("smoothed_loss", "translation_targets", shown=False),

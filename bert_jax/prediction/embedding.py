@@ -58,7 +58,7 @@ class Embed:
             if value not in allowed:
                 raise UserError(f"--{name}={value} is unknown: {nearest(str(value), allowed)}; known: {', '.join(allowed)}")
         if options.question.pooling in ("cls", "pooler"):
-            causal, static = engine.config.direction == "left_to_right", engine.config.encoder == "static"
+            causal, static = engine.config.direction == "left_to_right", engine.config.kind.is_static
             if causal or static:
                 reason = "has the same vector for a token in every text," if static else "reads from left to right,"
                 raise UserError(
@@ -93,7 +93,7 @@ class Embed:
         item = encoded(engine, read, truncate=bool(truncate), longest=options.longest)
         # skip-gram does not train vectors for [CLS] and [SEP], and no vector depends on the context
         if not self.words:
-            return text, Item(item.ids[1:-1]) if engine.config.encoder == "static" else item, []
+            return text, Item(item.ids[1:-1]) if engine.config.kind.is_static else item, []
         # a truncated text has more offsets than vectors, so `_words` can see whether the last word is cut
         return text, item, engine.model.tokenizer.encode_with_offsets(text)[1][: len(item.ids)]
 

@@ -17,9 +17,9 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Int8
 
 from bert_jax.errors import UserError
+from bert_jax.interface.named import is_in_file
 from bert_jax.interface.words import counted
 from bert_jax.interop.huggingface import Model, import_model
-from bert_jax.model import ENCODERS
 from bert_jax.model.bert import attention_weights
 from bert_jax.model.config import ModelConfig
 from bert_jax.model.embeddings import check_ids
@@ -112,7 +112,7 @@ class Engine:
     @functools.cached_property
     def has_attention(self) -> bool:
         """Whether the model's layers return attention weights. Layers from a user's file are traced once to find out."""
-        if self.config.encoder in ENCODERS:
+        if not is_in_file(self.config.encoder):
             return self.config.has_attention
         batch = dict.fromkeys(INPUTS, jax.ShapeDtypeStruct((1, 8), np.int32))
         try:
@@ -144,7 +144,7 @@ class Engine:
         """Raises UserError if `ModelConfig.direction` of the model is not `direction`. `what` is explained in `require`."""
         if self.config.direction != direction:
             reads = "reads from left to right" if direction == "both" else "reads both sides of a token"
-            if self.config.encoder == "static":
+            if self.config.kind.is_static:
                 reads = "has the same vector for a token in every text"
             raise UserError(
                 f"{self.name} {reads}, so it cannot {what}; name a model trained with config.model.direction={direction}"
@@ -152,7 +152,7 @@ class Engine:
 
     def require_encoder(self) -> None:
         """Raises UserError for an encoder-decoder, because the sources that its encoder reads have no [CLS]."""
-        if self.config.encoder == "encoder_decoder":
+        if self.config.translates:
             raise UserError(
                 f"{self.name} is an encoder-decoder, and its encoder reads no [CLS]; name an encoder, or use `predict translate` "
                 "or `analyse attention`"

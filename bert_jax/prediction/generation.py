@@ -13,6 +13,7 @@ from jaxtyping import Int
 
 from bert_jax.errors import UserError
 from bert_jax.files import JsonObject
+from bert_jax.interface.named import is_in_file
 from bert_jax.interface.words import counted
 from bert_jax.model.embeddings import check_ids
 from bert_jax.prediction.decoding import Decoding, Knobs, Prompts, check_beams, continued
@@ -54,7 +55,7 @@ class Generate:
     def check(self, engine: Engine) -> None:
         """Raises UserError if the model is not left-to-right or has no MLM head, or if options contradict each other."""
         engine.require_direction("left_to_right", "generate text")
-        if engine.config.encoder != "transformer":
+        if not engine.config.has_attention or is_in_file(engine.config.encoder):
             kind = engine.config.encoder
             raise UserError(f"{engine.name} is a {kind} model, which cannot generate text; name a left-to-right BERT")
         engine.require("mlm_head", "generate text")

@@ -13,7 +13,7 @@ from jaxtyping import Float, Int
 from bert_jax.errors import UserError
 from bert_jax.files import JsonObject
 from bert_jax.interface.words import counted
-from bert_jax.model.heads.pretraining import word_head
+from bert_jax.model.pretraining import word_head
 from bert_jax.prediction import forwards
 from bert_jax.prediction.engine import Engine
 from bert_jax.prediction.fields import Field

@@ -73,7 +73,7 @@ def translate(
     Raises UserError if the model does not translate, if a source is empty or longer than the position table, or if an option
     is out of range."""
     config, tokenizer = engine.config, engine.model.tokenizer
-    if config.encoder != "encoder_decoder":
+    if not config.translates:
         raise UserError(f"{engine.name} does not translate: it is a {config.encoder}; use a model with encoder=encoder_decoder")
     if penalty not in PENALTIES:
         raise UserError(f"penalty={penalty!r} is unknown; use one of {', '.join(PENALTIES)}")
@@ -170,12 +170,12 @@ class Translate:
     def check(self, engine: Engine) -> None:
         """Raises UserError if the model does not translate, if an option is out of range, or if the references cannot be
         read."""
-        if engine.config.encoder == "cove":
+        if engine.config.decoder_layers and not engine.config.translates:
             raise UserError(
                 f"{engine.name} is an LSTM whose decoder only serves to train the encoder, so it cannot translate here; name a "
                 "model trained with config.model.encoder=encoder_decoder"
             )
-        if engine.config.encoder != "encoder_decoder":
+        if not engine.config.translates:
             raise UserError(
                 f"{engine.name} is not an encoder-decoder, so it cannot translate; name a model trained with "
                 "config.objective=translation, or a Marian"

@@ -23,6 +23,7 @@ from bert_jax.errors import UserError
 from bert_jax.files import JsonObject
 from bert_jax.interface.named import is_in_file
 from bert_jax.interface.words import counted
+from bert_jax.model import ENCODERS
 from bert_jax.model.config import SIZES, Architecture
 from bert_jax.runtime.workdir import CONFIG, METRICS, flatten, stored_config
 from bert_jax.storage.objects import explained
@@ -75,7 +76,7 @@ def infer_settings(
         examples = settled.get("examples", {})
         of_pairs = isinstance(examples, dict) and examples.get("pairs") != "none" and "examples.pairs" not in given
         encoder = str(model.get("encoder", "transformer"))
-        if of_pairs and encoder != "transformer" and not is_in_file(encoder):
+        if of_pairs and encoder in ENCODERS and not ENCODERS[encoder].pools:
             settled["examples"] = examples | {"pairs": "none"}
             notes.append(f"config.examples.pairs is none: model.encoder={encoder} does not learn from pairs")
         elif of_pairs and there.get("type_vocab_size") == 0 == model.get("type_vocab_size"):

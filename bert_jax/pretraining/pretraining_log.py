@@ -162,7 +162,7 @@ def _log_start(
         devices[0].device_kind,
         " x ".join(f"{axis} {size}" for axis, size in mesh.shape.items()),
     )
-    if m.encoder_kind == "transformer":
+    if m.has_attention and not m.translates:
         log.info(in_words(m, [phase.length for phase in experiment.phases], mesh, rejected))
     begin = f"starting from the weights of {experiment.init_from}" if experiment.init_from else "starting from random weights"
     log.info("resuming from step %s", f"{step:,}") if step else log.info("%s (step 0)", begin)

@@ -16,8 +16,7 @@ from bert_jax.interface.named import is_in_file
 from bert_jax.interop.huggingface_config import ARCHITECTURES
 from bert_jax.interop.names import REQUIRED_PARTS, our_shapes
 from bert_jax.model.config import ModelConfig
-from bert_jax.model.heads.pretraining import word_head
-from bert_jax.model.pretraining import abstract_parameters
+from bert_jax.model.pretraining import abstract_parameters, word_head
 from bert_jax.objectives.model import Boxed, unboxed
 from bert_jax.objectives.objective import Teacher
 from bert_jax.sharding.kernels import resolve

@@ -29,6 +29,7 @@ from bert_jax.interface.ranges import whole_number
 from bert_jax.interface.words import counted
 from bert_jax.interop.huggingface import Model, NewParts, import_model, part_names, with_new_parts
 from bert_jax.interop.names import PARTS, REQUIRED_PARTS
+from bert_jax.model import encoder_classes
 from bert_jax.model.config import SIZES, ModelConfig
 from bert_jax.model.heads import HEAD_PARTS
 from bert_jax.model.pretraining import NEVER_TRAINED
@@ -73,12 +74,8 @@ def _facts(
 
         assert corpus.tokenizer is not None, "a corpus opened from a directory has a tokenizer"
         facts["embeddings", "characters", "symbols"] = piece_symbols(corpus.tokenizer.pieces, rows)
-    if experiment.model.encoder == "flair":
-        from bert_jax.model.flair import word_starts
-
-        assert corpus.tokenizer is not None, "a corpus opened from a directory has a tokenizer"
-        facts["encoder", "word_starts"] = word_starts(corpus.tokenizer, rows)
-    return facts
+    tables = encoder_classes(experiment.model)[1].vocabulary_tables(corpus.tokenizer, rows)
+    return facts | {("encoder", name): table for name, table in tables.items()}
 
 
 def _is_fixed(path: Sequence[str]) -> bool:
@@ -355,7 +352,7 @@ def _check(experiment: PretrainingExperiment, model: Model, vocabulary: Vocabula
     named, config = f"config.teacher={experiment.teacher}", model.config
     if "mlm_head" not in model.params or "mlm_head" in model.untrained:
         raise UserError(f"{named} has no trained mlm_head, so it cannot predict masked words; use a pretrained model with one")
-    if (config.direction, config.encoder_kind) != ("both", "transformer"):
+    if not config.cls_reads_text:
         raise UserError(
             f"{named} is not a masked language model: its direction is {config.direction} and its encoder {config.encoder}; name "
             "a pretrained BERT"

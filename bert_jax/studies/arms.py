@@ -284,7 +284,7 @@ def _check_pooling(model: ModelConfig, head: TaskHead) -> None:
     if model.direction == "left_to_right":
         remedy = other or "set head.pooling=last_token"
         raise UserError(f"its [CLS] sees no text, since it reads from left to right; {remedy}")
-    if model.encoder_kind != "transformer":
+    if not model.kind.pools:
         remedy = other or "set head.pooling=concat or head.lstm"
         raise UserError(f"the [CLS] of a {model.encoder} does not represent the text; {remedy}")
 

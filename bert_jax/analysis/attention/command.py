@@ -47,7 +47,7 @@ def run(flags: argparse.Namespace) -> int:
     record = the_only(records)
     analyser = load_analyser(flags)
     text, second = record.values["text"], record.values["text_b"]
-    if analyser.engine.config.encoder == "encoder_decoder":
+    if analyser.engine.config.translates:
         look_at_translation(flags, folder, analyser, text, second)
     else:
         for flag, value in (("part", flags.part and ",".join(flags.part)), ("alignment-layer", flags.alignment_layer)):

@@ -19,7 +19,7 @@ from bert_jax.data.counter_rng import bernoulli, make_key, random_bits
 from bert_jax.data.tokenizers.tokenizer import Tokenizer
 from bert_jax.errors import UserError
 from bert_jax.model.config import ModelConfig
-from bert_jax.model.heads.pretraining import word_head
+from bert_jax.model.pretraining import word_head
 from bert_jax.prediction.engine import Engine
 from bert_jax.prediction.forwards import masked_logits
 

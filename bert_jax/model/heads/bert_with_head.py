@@ -156,7 +156,7 @@ class BertWithHead(Bert):
         self, last: Float[Array, "B L D"], hidden_states: Float[Array, "S B L D"], tokens: Tokens
     ) -> Float[Array, "B L I"]:
         """Computes the features of every token from the results of `encode`."""
-        first = self.encoder.word_ends(tokens)[0] if self.config.encoder == "flair" else None
+        first = self.encoder.word_ends(tokens)[0] if self.config.kind.reads_words else None
         return getattr(self, self.head.subtree).features(last, hidden_states, tokens, first)
 
     def answer(

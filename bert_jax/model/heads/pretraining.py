@@ -116,12 +116,6 @@ def word_logits(
     return nn.with_logical_constraint(logits, ("batch", None, "vocab"))
 
 
-def word_head(config: ModelConfig) -> str:
-    """Returns the key of the parameters that predict words. It is "softmax" for an LSTM language model, "lm_head" for an
-    encoder-decoder, and otherwise "mlm_head"."""
-    return {"bilm": "softmax", "flair": "softmax", "encoder_decoder": "lm_head"}.get(config.encoder, "mlm_head")
-
-
 class SoftmaxHead(nn.Module):
     """The softmax layer of an LSTM, which returns float32 logits of every word. The layer is tied to the word embeddings unless
     `tied_decoder` is False."""
