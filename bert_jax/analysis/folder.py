@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 
 from bert_jax.errors import UserError
 from bert_jax.files import PartialFile, being_written, remove_leftovers
-from bert_jax.interface.figures import rendered
+from bert_jax.interface.drawing import rendered
 from bert_jax.interface.flags import FIGURE_FORMATS, in_formats
 from bert_jax.interface.output import check_directory, checked_target, writing
 from bert_jax.tasks.readers.tables import note

@@ -8,7 +8,7 @@ In: a command line, counts, errors. Out: parsed flags, checked values, lines of 
     flags.py          FlagParser: argparse that raises UserError; flags made of an options dataclass
     progress.py       Progress: one line with an estimate of the time left
     output.py         checks the path of an output file or directory, and explains errors of writing it
-    figures.py        draws figures: panels, heat maps, names; PNG, PDF, SVG, with all text drawn literally
+    drawing.py        draws figures: panels, heat maps, names; PNG, PDF, SVG, with all text drawn literally
     python_files.py   loads a user's files, and the files that they import; an exception becomes a UserError that shows the lines
     named.py          load_named: loads what a key names, a built-in object or FILE.py:NAME in the user's file
     command.py        run_command: imports a command and runs its `main`; turns errors into one sentence and an exit status

@@ -58,7 +58,7 @@ class AttentionKernel(Protocol):
         queried: Any = None,
         angles: Any = None,
     ) -> Any:
-        """Returns the context, as `kernels.attention.fused_attention` does."""
+        """Returns the context, as `kernels.fused_attention.fused_attention` does."""
 
 
 class ResidualNormKernel(Protocol):

@@ -14,7 +14,7 @@ from matplotlib.axes import Axes
 
 from bert_jax.configs.study import StudyExperiment
 from bert_jax.files import JsonObject
-from bert_jax.interface.figures import label
+from bert_jax.interface.drawing import label
 from bert_jax.interface.words import prefixed
 from bert_jax.studies.report import eval_loss, score
 from bert_jax.training.curves import BASELINE, EVAL, FAINT, INK, TRAIN, draw_panels

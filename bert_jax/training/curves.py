@@ -15,7 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from bert_jax.files import JsonObject, write_bytes
-from bert_jax.interface.figures import label, rendered
+from bert_jax.interface.drawing import label, rendered
 from bert_jax.interface.flags import in_formats
 from bert_jax.objectives.scores import Score
 from bert_jax.runtime.workdir import read_metrics

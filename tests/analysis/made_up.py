@@ -24,7 +24,7 @@ from bert_jax.analysis.dependencies.measure import DIRECTIONS
 from bert_jax.analysis.folder import Folder
 from bert_jax.analysis.heads.figures import tree_figure, write_heads
 from bert_jax.analysis.heads.measure import STATISTICS, HeadStatistics, head_names
-from bert_jax.analysis.named import NamedArray
+from bert_jax.analysis.named_array import NamedArray
 from bert_jax.analysis.windows import Kind
 from tests.looked_at import lines_of
 

@@ -20,7 +20,7 @@ from bert_jax.analysis.folder import Folder
 from bert_jax.analysis.heads.figures import plane_figure, tree_figure, write_heads
 from bert_jax.analysis.neighbours.figures import Measure, layers_figure
 from bert_jax.errors import UserError
-from bert_jax.interface.figures import name_points, rendered
+from bert_jax.interface.drawing import name_points, rendered
 from tests.analysis.made_up import WRITES, attention, comparison, dependency_scores, head_statistics, translation, written
 from tests.looked_at import assert_lines_as_looked_at
 

@@ -11,7 +11,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from bert_jax.analysis.folder import Folder
-from bert_jax.analysis.named import NamedArray
+from bert_jax.analysis.named_array import NamedArray
 from bert_jax.analysis.neighbours.command import print_missing, print_nearest, print_pieces
 from bert_jax.analysis.neighbours.figures import (
     Measure,

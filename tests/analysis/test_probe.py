@@ -16,7 +16,7 @@ import pytest
 from bert_jax.analyse import main
 from bert_jax.analysis.analyser import Analyser
 from bert_jax.analysis.controls import engine_with_random_weights
-from bert_jax.analysis.named import NamedArray
+from bert_jax.analysis.named_array import NamedArray
 from bert_jax.analysis.probe.annotated import Annotated, AnnotatedFile
 from bert_jax.analysis.probe.features import fit_scale, read_features
 from bert_jax.analysis.probe.figures import over_seeds

@@ -10,7 +10,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from bert_jax.analysis.folder import Folder
-from bert_jax.analysis.named import NamedArray
+from bert_jax.analysis.named_array import NamedArray
 from bert_jax.analysis.probe.command import _read, print_found
 from bert_jax.analysis.probe.figures import labels_figure, parsers_figure, structure_figure, write_probes
 from bert_jax.analysis.probe.measure import SCORES, LabelProbes, ParserProbes, Probes, StructureProbes

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from bert_jax.analysis.maps import Slots, first_row, word_slots
-from bert_jax.analysis.named import NamedArray
+from bert_jax.analysis.named_array import NamedArray
 from bert_jax.analysis.windows import Kind, Window, Word, read_window, read_windows, text_words, written_words
 from bert_jax.data.tokenizers.tokenizer import load_tokenizer
 from bert_jax.errors import UserError

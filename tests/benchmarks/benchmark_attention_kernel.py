@@ -87,8 +87,8 @@ def compile_kernels(topology: str, length: int, rate: float) -> None:
     from jax.experimental import topologies
     from jax.sharding import SingleDeviceSharding
 
-    from bert_jax.model.kernels.attention import fused_attention
     from bert_jax.model.kernels.attention_plan import BLOCK, TpuPlan
+    from bert_jax.model.kernels.fused_attention import fused_attention
     from bert_jax.model.layers import Dropout
 
     if length > BLOCK:

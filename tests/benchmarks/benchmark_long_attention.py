@@ -28,7 +28,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from bert_jax.model.attention import attention_mask, dot_product_attention
-from bert_jax.model.kernels.attention import fused_attention
+from bert_jax.model.kernels.fused_attention import fused_attention
 from bert_jax.model.layers import Dropout, gather_positions
 from bert_jax.tpu.costs.compiler import Compiler
 from bert_jax.tpu.costs.topologies import parse_topology

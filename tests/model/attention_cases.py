@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bert_jax.model.kernels.attention import fused_attention
+from bert_jax.model.kernels.fused_attention import fused_attention
 from bert_jax.model.layers import Dropout, dropout
 from bert_jax.sharding.kernels import over_mesh
 from bert_jax.sharding.rules import ACTIVATION_RULES

@@ -64,7 +64,7 @@ SEEN = [
     Mistake("bert_jax/tpu/costs/estimate.py", 1, "            read += part\n", "            pass\n"),
     Mistake("bert_jax/runtime/environment.py", 1, "logging.getLogger(name).setLevel(logging.ERROR)", "pass"),
     Mistake("bert_jax/tpu/costs/hlo.py", 1, '"f8e4m3fn": 8', '"f8e4m3fn": 9'),
-    Mistake("bert_jax/interface/figures.py", 1, "    axes.set_ylabel(y, fontsize=8)", "    pass"),
+    Mistake("bert_jax/interface/drawing.py", 1, "    axes.set_ylabel(y, fontsize=8)", "    pass"),
     Mistake("bert_jax/model/heads/outputs.py", 1, "return logits >= 0", "return logits >= 1"),
     Mistake("bert_jax/runtime/restarts.py", 1, "            signal.signal(number, handler)", "            pass"),
     Mistake("bert_jax/tasks/readers/swag.py", 1, 'table.require("sent1", "sent2", *endings)', "pass"),
@@ -893,7 +893,7 @@ EQUIVALENT: list[Equivalent] = [
         "one device sums nothing",
     ),
     Equivalent(
-        "bert_jax/model/kernels/attention.py",
+        "bert_jax/model/kernels/fused_attention.py",
         "jnp.pad(x, ((0, 0), (0, shape[-1] - x.shape[1])), constant_values=-1).reshape(shape)",
         "jnp.pad(x, ((0, 0), (0, shape[-1] - x.shape[1])), constant_values=-2).reshape(shape)",
         "no token has a negative id",
@@ -1725,7 +1725,7 @@ EQUIVALENT: list[Equivalent] = [
         "it only changes from which value on the numbers are black",
     ),
     Equivalent(
-        "bert_jax/interface/figures.py",
+        "bert_jax/interface/drawing.py",
         "figure = axes.figure.get_figure(root=True)",
         "figure = axes.figure.get_figure(root=False)",
         "no figure of the package has parts that are figures",

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from bert_jax.analysis.attention.measure import Alignment, Attention, Text, TranslationAttention
 from bert_jax.analysis.windows import Kind
-from bert_jax.interface.figures import BLUE, ORANGE, new_figure
+from bert_jax.interface.drawing import BLUE, ORANGE, new_figure
 
 COLOURS = (BLUE, ORANGE)
 """The colours of the words of the first text and the second text, or of the source and the target."""

@@ -14,7 +14,7 @@ from jaxtyping import Float32
 from bert_jax.analysis.attention.flags import PARTS
 from bert_jax.analysis.heads.measure import head_names
 from bert_jax.analysis.maps import PREDICTED, first_pair, first_row
-from bert_jax.analysis.named import NamedArray
+from bert_jax.analysis.named_array import NamedArray
 from bert_jax.analysis.windows import Kind, Window, Word, plain_words, written_words
 from bert_jax.data import DECODER, INPUTS
 from bert_jax.errors import UserError, nearest

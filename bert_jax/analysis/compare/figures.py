@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from bert_jax.analysis.compare.masked import Predictions
 from bert_jax.analysis.compare.measure import Comparison, matched
 from bert_jax.analysis.folder import Folder
-from bert_jax.interface.figures import heat_map, new_figure
+from bert_jax.interface.drawing import heat_map, new_figure
 from bert_jax.interface.words import counted
 
 FILES = (

@@ -22,7 +22,7 @@ from bert_jax.analysis.compare.masked import MaskedWords, Predictions
 from bert_jax.analysis.divergence import cross_entropies, crosswise, entropies, sampled_sources
 from bert_jax.analysis.heads.measure import WINDOWS, head_names
 from bert_jax.analysis.maps import Batch, Params, layer_maps, word_vectors
-from bert_jax.analysis.named import NamedArray
+from bert_jax.analysis.named_array import NamedArray
 from bert_jax.analysis.windows import grouped
 from bert_jax.errors import UserError
 from bert_jax.interface.words import counted

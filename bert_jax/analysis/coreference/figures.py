@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from bert_jax.analysis.coreference.documents import NEITHER
 from bert_jax.analysis.coreference.measure import Antecedents, Best, CoreferenceScores
 from bert_jax.analysis.folder import Folder
-from bert_jax.interface.figures import heat_map, name_axes, new_figure, panels
+from bert_jax.interface.drawing import heat_map, name_axes, new_figure, panels
 from bert_jax.interface.words import counted
 
 FILES = ("coreference.tsv", "coreference.png", "coreference_heads.tsv", "coreference_heads.png")

@@ -20,7 +20,7 @@ from bert_jax.analysis.coreference.documents import NEITHER, Document, Section, 
 from bert_jax.analysis.coreference.flags import Coreference
 from bert_jax.analysis.heads.measure import head_names
 from bert_jax.analysis.maps import Batch, Params, from_chosen_words, word_slots
-from bert_jax.analysis.named import Axes, NamedArray
+from bert_jax.analysis.named_array import Axes, NamedArray
 from bert_jax.analysis.reading import Show, in_silence
 from bert_jax.analysis.windows import grouped
 from bert_jax.errors import UserError

@@ -14,7 +14,7 @@ from bert_jax.analysis.dependencies.measure import DIRECTIONS, Best, DependencyS
 from bert_jax.analysis.dependencies.published import PUBLISHED_COLUMNS, published_rows
 from bert_jax.analysis.folder import Folder
 from bert_jax.analysis.heads.measure import head_names
-from bert_jax.interface.figures import BLUE, ORANGE, name_axes, new_figure
+from bert_jax.interface.drawing import BLUE, ORANGE, name_axes, new_figure
 from bert_jax.interface.words import counted
 
 FILES = (

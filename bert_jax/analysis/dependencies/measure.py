@@ -14,7 +14,7 @@ from bert_jax.analysis.bootstrap import ResampledSums, interval
 from bert_jax.analysis.controls import engine_with_random_weights, permuted_heads, shuffled_words
 from bert_jax.analysis.dependencies.flags import Dependencies
 from bert_jax.analysis.maps import Batch, Params, layer_maps, word_slots
-from bert_jax.analysis.named import Axes, NamedArray
+from bert_jax.analysis.named_array import Axes, NamedArray
 from bert_jax.analysis.reading import Show, Treebank, in_silence
 from bert_jax.analysis.windows import word_windows
 from bert_jax.errors import UserError

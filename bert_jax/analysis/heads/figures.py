@@ -12,7 +12,7 @@ from matplotlib.lines import Line2D
 from bert_jax.analysis.divergence import plane, tree
 from bert_jax.analysis.folder import Folder
 from bert_jax.analysis.heads.measure import HeadStatistics
-from bert_jax.interface.figures import heat_map, name_axes, name_points, new_figure, panels
+from bert_jax.interface.drawing import heat_map, name_axes, name_points, new_figure, panels
 from bert_jax.interface.words import counted
 
 TITLES = {

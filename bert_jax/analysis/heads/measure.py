@@ -13,7 +13,7 @@ from jaxtyping import Array, Float, Float64
 from bert_jax.analysis.divergence import mixture_entropies, sampled_sources, symmetric
 from bert_jax.analysis.heads.flags import Heads
 from bert_jax.analysis.maps import Batch, Params, Slots, layer_maps, word_slots
-from bert_jax.analysis.named import Axes, NamedArray
+from bert_jax.analysis.named_array import Axes, NamedArray
 from bert_jax.analysis.windows import Kind, Window, grouped
 from bert_jax.errors import UserError
 from bert_jax.interface.words import counted

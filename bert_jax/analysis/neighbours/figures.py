@@ -23,7 +23,7 @@ from bert_jax.analysis.neighbours.measure import (
     principal_plane,
     unit,
 )
-from bert_jax.interface.figures import label, name_axes, new_figure, panels
+from bert_jax.interface.drawing import label, name_axes, new_figure, panels
 from bert_jax.interface.words import counted
 
 PIECES = "pieces.tsv"

@@ -19,7 +19,7 @@ from jaxtyping import Array, Float, Float32, Float64, Int
 
 from bert_jax.analysis.heads.measure import WINDOWS
 from bert_jax.analysis.maps import Batch, Params, word_slots, word_vectors
-from bert_jax.analysis.named import NamedArray
+from bert_jax.analysis.named_array import NamedArray
 from bert_jax.analysis.neighbours.flags import Neighbouring
 from bert_jax.analysis.windows import Window, Word, grouped, marked_window, text_words
 from bert_jax.data.tokenizers.tokenizer import Tokenizer, is_mark

@@ -8,9 +8,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from bert_jax.analysis.folder import Folder
-from bert_jax.analysis.named import NamedArray
+from bert_jax.analysis.named_array import NamedArray
 from bert_jax.analysis.probe.measure import MIX, LabelProbes, ParserProbes, Probes, StructureProbes
-from bert_jax.interface.figures import BLUE, GREEN, ORANGE, name_axes, new_figure, panels
+from bert_jax.interface.drawing import BLUE, GREEN, ORANGE, name_axes, new_figure, panels
 from bert_jax.interface.words import counted
 
 FILES = ("labels.tsv", "labels.png", "mix.tsv", "structure.tsv", "structure.png", "parsers.tsv", "parsers.png")

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import numpy as np
 from jaxtyping import Float64
 
-from bert_jax.analysis.named import Label, NamedArray
+from bert_jax.analysis.named_array import Label, NamedArray
 from bert_jax.analysis.probe.annotated import (
     NONE,
     Annotated,

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 
 from bert_jax.analysis.folder import Folder
 from bert_jax.analysis.vocabulary.measure import Piece, Splits, Vocabulary, groups
-from bert_jax.interface.figures import BLUE, ORANGE, new_figure
+from bert_jax.interface.drawing import BLUE, ORANGE, new_figure
 from bert_jax.interface.words import counted
 
 FILES = (

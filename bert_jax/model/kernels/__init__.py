@@ -5,7 +5,7 @@ x length to memory.
 
     dispatch.py            chooses the implementation for a device, and returns the reason
     attention_plan.py      the blocks, tiles and on-chip memory of a TPU call, and the arguments of all kernels
-    attention.py           fused attention with its gradient, over a mesh
+    fused_attention.py     fused attention with its gradient, over a mesh
     attention_tpu.py       the TPU kernels of fused attention
     attention_gpu.py       the GPU kernels of fused attention
     rotary_tpu.py          the TPU kernel that rotates queries and keys

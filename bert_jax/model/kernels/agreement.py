@@ -22,7 +22,7 @@ from jaxtyping import Array, Float, Int
 
 from bert_jax.interface.words import counted
 from bert_jax.model.attention import attention_mask, dot_product_attention, near
-from bert_jax.model.kernels.attention import fused_attention
+from bert_jax.model.kernels.fused_attention import fused_attention
 from bert_jax.model.kernels.residual_norm import fused_pre_norm, fused_residual_norm
 from bert_jax.model.layers import Dropout, NormParameters, gather_positions, plain_pre_norm, plain_residual_norm
 from bert_jax.model.positions import Angles, rotary_angles, rotate

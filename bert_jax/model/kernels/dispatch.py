@@ -6,7 +6,7 @@ the plain path on that kind of chip (`self_test.compare_kernels_once`, `Executio
 choice in `config.Target`, where the model reads it. `sharding.kernels.resolve` calls it with the mesh.
 
     operation        plain                                  fused                            kernels
-    attention        model/attention.py                     attention.py                     attention_tpu.py, attention_gpu.py
+    attention        model/attention.py                     fused_attention.py               attention_tpu.py, attention_gpu.py
     residual norm    model/layers.py                        residual_norm.py                 residual_norm_tpu.py
 """
 
@@ -33,7 +33,7 @@ from bert_jax.model.layers import Dropout, NormParameters
 from bert_jax.model.positions import Angles, Rotary, acts_on, positions_class
 
 if TYPE_CHECKING:  # kernels are only loaded for devices that have them
-    from bert_jax.model.kernels.attention import QKV
+    from bert_jax.model.kernels.fused_attention import QKV
 
 Chip: TypeAlias = jax.Device | AbstractDevice
 """An attached device, or the description of a device."""
@@ -108,7 +108,7 @@ class _Attention:
         queried: Int[Array, "B Q"] | None = None,
         angles: Angles | None = None,
     ) -> Float[Array, "B Q D"]:
-        from bert_jax.model.kernels.attention import fused_attention
+        from bert_jax.model.kernels.fused_attention import fused_attention
 
         settings: Any = {"platform": self.platform, "spread": self.spread, "radius": radius, "queried": queried}
         settings["angles"] = angles
@@ -268,7 +268,7 @@ def no_attention_kernel(platform: str, kind: str, length: int, head_width: int, 
 def _unsupported_rows(platform: str, kind: str, length: int, head_width: int, dtype: DTypeLike) -> str | None:
     """Returns the reason, as a clause, if the kernel of the platform ("tpu" or "gpu") does not support these rows. Otherwise
     returns None. This function assumes that the device can run the kernel."""
-    from bert_jax.model.kernels.attention import unsupported_heads
+    from bert_jax.model.kernels.fused_attention import unsupported_heads
 
     if (reason := unsupported_heads(platform, head_width, dtype)) or platform == "gpu":
         return reason

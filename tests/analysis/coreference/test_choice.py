@@ -12,7 +12,7 @@ from bert_jax.analysis.coreference.figures import best_figure, write_coreference
 from bert_jax.analysis.coreference.flags import Coreference
 from bert_jax.analysis.coreference.measure import THREE_WAY, Antecedents, CoreferenceScores, best_heads, halves
 from bert_jax.analysis.folder import Folder
-from bert_jax.analysis.named import NamedArray
+from bert_jax.analysis.named_array import NamedArray
 from bert_jax.errors import UserError
 
 OPTIONS = Coreference(replicates=400, seed=1)

@@ -15,8 +15,8 @@ import scipy.linalg
 
 from bert_jax.model.kernels import agreement
 from bert_jax.model.kernels.agreement import RATE, Case, Comparison, Figure, compare, plain_attention
-from bert_jax.model.kernels.attention import unsupported_heads
 from bert_jax.model.kernels.attention_plan import BLOCK
+from bert_jax.model.kernels.fused_attention import unsupported_heads
 from bert_jax.model.kernels.residual_norm import unsupported_width
 from bert_jax.model.layers import Dropout, NormParameters, dropout, normalise
 

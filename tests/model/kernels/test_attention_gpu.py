@@ -15,8 +15,8 @@ import pytest
 from jax.experimental import topologies
 from jax.sharding import AbstractDevice, AbstractMesh, SingleDeviceSharding
 
-from bert_jax.model.kernels.attention import fused_attention
 from bert_jax.model.kernels.attention_gpu import Tiles, padded_length, tiles
+from bert_jax.model.kernels.fused_attention import fused_attention
 from bert_jax.model.layers import Dropout
 from bert_jax.sharding.config import MeshConfig
 from bert_jax.sharding.mesh import make_mesh

@@ -12,8 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bert_jax.model.kernels.attention import fused_attention
 from bert_jax.model.kernels.attention_plan import TpuPlan
+from bert_jax.model.kernels.fused_attention import fused_attention
 from bert_jax.model.kernels.rotary_tpu import RotaryPlan, rotated
 from bert_jax.model.layers import Dropout
 from bert_jax.model.positions import Angles, rotary_angles, rotate

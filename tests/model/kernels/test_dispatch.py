@@ -21,8 +21,8 @@ from bert_jax.hardware import VMEM
 from bert_jax.model.config import ModelConfig, Resolved, Target, published
 from bert_jax.model.encoder import Block, Encoder
 from bert_jax.model.kernels import SAVED, dispatch
-from bert_jax.model.kernels.attention import fused_attention
 from bert_jax.model.kernels.dispatch import Choice, choose_attention, choose_residual_norm, in_words, no_attention_kernel
+from bert_jax.model.kernels.fused_attention import fused_attention
 from bert_jax.model.pretraining import abstract_parameters
 from bert_jax.model.tokens import Layer
 from bert_jax.sharding.config import MeshConfig

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from bert_jax.interface.figures import LONGEST, label, plain, rendered
+from bert_jax.interface.drawing import LONGEST, label, plain, rendered
 from bert_jax.interface.flags import FIGURE_FORMATS
 from bert_jax.training.curves import draw_sweep, draw_task_curves
 
@@ -123,4 +123,4 @@ def test_curves_are_drawn_in_each_of_the_formats(tmp_path: pathlib.Path):
 def test_figures_are_written_in_one_module():
     package = pathlib.Path(__file__).parents[2] / "bert_jax"
     found = [path for path in package.rglob("*.py") if re.search(r"savefig\(|print_png", path.read_text())]
-    assert found == [package / "interface" / "figures.py"]
+    assert found == [package / "interface" / "drawing.py"]
