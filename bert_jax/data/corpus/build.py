@@ -46,7 +46,6 @@ from bert_jax.interface.named import file_record
 from bert_jax.interface.progress import Progress
 from bert_jax.interface.words import byte_unit, counted
 from bert_jax.storage.fetching import name_in_bucket
-from bert_jax.storage.records import KINDS as COLUMNAR
 
 REPORT = "report.json"
 RECIPE_FILE = "vocabulary_recipe.json"
@@ -151,7 +150,8 @@ def find_text(config: BuildConfig, say: Callable[[str], object]) -> tuple[list[I
 
 def _refuse_unused_options(config: BuildConfig, items: Sequence[Item]) -> None:
     """Raises UserError if an option that selects the text applies to none of the sources."""
-    options, kinds = config.text.options, {source.kind for source in (*config.sources, *config.eval_sources)}
+    options, every = config.text.options, (*config.sources, *config.eval_sources)
+    used = {name for source in every for name in sources.source_kind(source.kind).uses}
     has_fields = any(item.pairs and item.pairs.kind != "lines" for item in items)
     has_pairs, pairs = any(item.pairs for item in items), "texts and their translations"
     ratio, most = config.text.pairs.max_length_ratio, config.text.pairs.max_pair_tokens
@@ -159,10 +159,10 @@ def _refuse_unused_options(config: BuildConfig, items: Sequence[Item]) -> None:
         (
             "--text-field",
             options.text_field,
-            kinds & {"jsonl", *COLUMNAR},
+            "text_field" in used,
             "jsonl:, parquet: and arrow: sources (the text of tfds:NAME is chosen by tfds:NAME@FEATURE)",
         ),
-        ("--layout", options.layout if options.layout != "auto" else None, "text" in kinds, "text: sources"),
+        ("--layout", options.layout if options.layout != "auto" else None, "layout" in used, "text: sources"),
         (
             "--pair-fields",
             options.pair_fields,

@@ -70,4 +70,4 @@ def _read(span: Span, options: ReadOptions, counts: Counter[str]) -> Iterator[Do
         )
 
 
-OWN = SourceKind("FILE.py:NAME:ARGUMENT", _items, _read, _check)
+OWN = SourceKind("FILE.py:NAME:ARGUMENT", _items, _read, check=_check)

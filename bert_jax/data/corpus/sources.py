@@ -130,6 +130,8 @@ class SourceKind:
     """Returns the files and data sets of a source. Reports choices that the user did not make, e.g. which column has the text."""
     read: Callable[[Span, ReadOptions, Counter[str]], Iterator[Document]]
     """Yields the documents of a span. Adds the numbers of skipped records and replaced byte sequences to the counts."""
+    uses: tuple[str, ...] = ()
+    """The `ReadOptions` that have an effect on this kind, of those that only some kinds use: "text_field" and "layout"."""
     check: Callable[[Source], object] = lambda source: None
     """Checks the name of a source when its flag is parsed."""
 

@@ -353,5 +353,5 @@ def read_texts(kind: str, path: str, column: str, start: int, stop: int) -> Iter
             yield from values.cast(pyarrow.large_binary()).to_pylist()
 
 
-PARQUET = SourceKind("parquet:GLOB", _items, _read)
-ARROW = SourceKind("arrow:DIR", _items, _read)
+PARQUET = SourceKind("parquet:GLOB", _items, _read, uses=("text_field",))
+ARROW = SourceKind("arrow:DIR", _items, _read, uses=("text_field",))

@@ -289,5 +289,5 @@ def _piece_documents(file: IO[bytes], path: str, start: int, stop: float, *, at_
         yield first, b"".join(held)
 
 
-TEXT = SourceKind("text:GLOB", _items, _read)
-JSONL = SourceKind("jsonl:GLOB", _items, _read)
+TEXT = SourceKind("text:GLOB", _items, _read, uses=("layout",))
+JSONL = SourceKind("jsonl:GLOB", _items, _read, uses=("text_field",))

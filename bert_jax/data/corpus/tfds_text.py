@@ -383,5 +383,5 @@ def _read(span: Span, options: ReadOptions, counts: Counter[str]) -> Iterator[Do
         yield Document(paragraphs(text.decode("utf-8", "replace")), False, number / length)
 
 
-CATALOGUE = SourceKind("tfds:NAME", _items, _read, lambda source: parse_name(source.name))
+CATALOGUE = SourceKind("tfds:NAME", _items, _read, check=lambda source: parse_name(source.name))
 EMBEDDED_CORPUS = SourceKind("embedded", _items, _read)

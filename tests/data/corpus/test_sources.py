@@ -6,14 +6,28 @@ import gzip
 import itertools
 import os
 import pathlib
+from collections import Counter
+from collections.abc import Iterator
 
 import pyarrow
 import pytest
 from pyarrow import parquet
 
-from bert_jax.data.corpus import sources, text_files
+from bert_jax.data.corpus import SOURCES, sources, text_files
 from bert_jax.data.corpus.sentences import SAMPLE_BYTES
-from bert_jax.data.corpus.sources import Item, ReadOptions, Source, Span, cut, default_shards, find_items, parse_source
+from bert_jax.data.corpus.sources import (
+    Document,
+    Item,
+    ReadOptions,
+    Source,
+    SourceKind,
+    Span,
+    cut,
+    default_shards,
+    find_items,
+    parse_source,
+    read_span,
+)
 from bert_jax.errors import UserError
 from bert_jax.interface import python_files
 from bert_jax.storage import objects
@@ -285,6 +299,27 @@ def test_files_and_data_sets_that_two_sources_name_are_found_once(tmp_path):
     named = [*paths, ("tfds", "set"), ("tfds", "set"), ("own", "own.py:texts"), ("tfds", "set/other")]
     items = [Item(kind, path, "bytes", 1, 1.0) for kind, path in named]
     assert sources.given_twice(items) == [f"{tmp_path}/link", f"{tmp_path}/b", "set"]
+
+
+def number_items(source: Source, options: ReadOptions, say: sources.Say) -> list[Item]:
+    return [Item("numbers", source.name, "records", int(source.name), 1.0, is_file=False)]
+
+
+def read_numbers(span: Span, options: ReadOptions, counts: Counter[str]) -> Iterator[Document]:
+    return (Document([str(number)], is_sentence=True, fraction=1.0) for number in range(span.start, span.stop))
+
+
+NUMBERS = SourceKind("numbers:COUNT", number_items, read_numbers)
+
+
+def test_a_kind_of_source_is_one_object_and_one_line(monkeypatch):
+    monkeypatch.setitem(SOURCES, "numbers", f"{__name__}:NUMBERS")
+    spans = cut(find_items([parse_source("numbers:5")], ReadOptions()), 2)
+    assert [[document.lines for span in own for document in read_span(span, ReadOptions(), Counter())] for own in spans] == [
+        [["0"], ["1"]], [["2"], ["3"], ["4"]],
+    ]  # fmt: skip
+    with pytest.raises(UserError, match=r"^--source=numbers: is incomplete; write numbers:COUNT$"):
+        parse_source("numbers:")
 
 
 @pytest.mark.parametrize(
