@@ -95,8 +95,8 @@ def finetune(job: Job) -> JsonObject | None:
     with fits_in_memory(job.memory_advice), contextlib.ExitStack() as opened:
         # -------------------------------------------------------------------- the first state: from a checkpoint or `init_from`
         saved = run.durable(job.directory / "checkpoints")
-        kept = experiment.checkpoints.keep
-        checkpoints = opened.enter_context(Checkpoints(saved, keep=kept, transferring=run.watchdog.transferring))
+        kept, transferring = experiment.checkpoints.keep, run.watchdog.transferring
+        checkpoints = opened.enter_context(Checkpoints(saved, keep=kept, gather=run.gather, transferring=transferring))
         with job.goodput.during(TimeCategory.RESTORING):
             state = checkpoints.restore_latest(program.state)
             best = opened.enter_context(BestWeights(job, until=-1 if state is None else int(state.step)))

@@ -112,7 +112,7 @@ def pretrain(
     mesh = make_mesh(experiment.mesh)
     check_batch_sizes(experiment, mesh)
     program = pretraining_program(experiment, mesh, teacher)
-    init_state = functools.partial(initial_state, experiment, program, splits.train, splits.of_phases)
+    init_state = functools.partial(initial_state, experiment, program, splits.train, splits.of_phases, run.gather)
     with fits_in_memory(functools.partial(state_advice, experiment, mesh)):
         with run.goodput.during(TimeCategory.RESTORING):
             state = checkpoints.restore_latest(program.state)
@@ -274,7 +274,7 @@ def _start(flags: Flags) -> int:
     with (
         start_run("pretrain", flags, config, may_change=may_change, completed=completed) as run,
         Checkpoints(
-            run.durable(run.workdir / "checkpoints"), keep=kept.keep, keep_at=kept.keep_at,
+            run.durable(run.workdir / "checkpoints"), keep=kept.keep, keep_at=kept.keep_at, gather=run.gather,
             transferring=run.watchdog.transferring,
         ) as checkpoints,
         Verifications(directories) as verification,

@@ -48,8 +48,8 @@ class BestWeights:
 
     def __init__(self, job: Job, until: int | None = None):
         self._job = job
-        transferring = job.run.watchdog.transferring
-        self.checkpoints = Checkpoints(job.run.durable(job.directory / BEST), keep=1, transferring=transferring)
+        saved, transferring = job.run.durable(job.directory / BEST), job.run.watchdog.transferring
+        self.checkpoints = Checkpoints(saved, keep=1, gather=job.run.gather, transferring=transferring)
         layout = best_layout(job.program.state, job.mesh)
         self._best: Mapping[str, Any] | None = self.checkpoints.restore_latest(layout, until=until)
 

@@ -40,21 +40,26 @@ from bert_jax.pretraining.splits import FINGERPRINT, trained_splits
 from bert_jax.runtime.workdir import differences, flatten, from_start, run_config
 from bert_jax.storage.objects import as_path
 from bert_jax.storage.paths import AnyPath, checked, is_remote
-from bert_jax.training.checkpoints import Checkpoints
+from bert_jax.training.checkpoints import Checkpoints, Gather
 from bert_jax.training.steps import Program, TrainState, skipped_batches
 
 log = logging.getLogger(__name__)
 
 
 def initial_state(
-    experiment: PretrainingExperiment, program: Program, corpus: Corpus, of_phases: Mapping[int, Corpus]
+    experiment: PretrainingExperiment,
+    program: Program,
+    corpus: Corpus,
+    of_phases: Mapping[int, Corpus],
+    gather: Gather | None = None,
 ) -> TrainState:
-    """Returns the initial state of a run. If `init_state` is set, it is that state. Otherwise it is a state at step 0 with the
-    weights of `init_from` or with random weights. Parameters that hold facts about the corpus or its vocabulary, e.g. token
-    counts or the characters of words, are computed from `corpus`, with the token counts of all splits that the phases train on.
-    Of these parameters, a run with `init_state` computes only those that are never trained."""
+    """Returns the initial state of a run, in which several processes agree by `gather`. If `init_state` is set, it is that
+    state. Otherwise it is a state at step 0 with the weights of `init_from` or with random weights. Parameters that hold facts
+    about the corpus or its vocabulary, e.g. token counts or the characters of words, are computed from `corpus`, with the token
+    counts of all splits that the phases train on. Of these parameters, a run with `init_state` computes only those that are
+    never trained."""
     if experiment.init_state:
-        state = load_branch_state(experiment, corpus, program.state)
+        state = load_branch_state(experiment, corpus, program.state, gather)
         return _with_facts(state, {path: x for path, x in _facts(experiment, corpus, of_phases).items() if _is_fixed(path)})
     start = pretraining_start(experiment, corpus.vocabulary) if experiment.init_from else {}
     state = program.init_state(lambda start: {**initial_parameters(experiment), **start}, start)
@@ -180,8 +185,11 @@ def check_shape(wanted: ModelConfig, model: Model) -> None:
 STATE = "config.init_state"
 
 
-def load_branch_state(experiment: PretrainingExperiment, corpus: Corpus, layout: TrainState) -> TrainState:
-    """Loads the state that `config.init_state` names, with the shardings of `layout`, for a run on `corpus`.
+def load_branch_state(
+    experiment: PretrainingExperiment, corpus: Corpus, layout: TrainState, gather: Gather | None = None
+) -> TrainState:
+    """Loads the state that `config.init_state` names, with the shardings of `layout`, for a run on `corpus`. Several processes
+    agree by `gather`.
 
     Raises UserError if the state does not exist, or if it belongs to a different model, objective, optimizer or vocabulary.
     Also raises UserError if, up to the step of the state, the phases of the experiment differ from the phases of the run that
@@ -193,7 +201,7 @@ def load_branch_state(experiment: PretrainingExperiment, corpus: Corpus, layout:
     trunk = PretrainingExperiment.from_dict(stored)
     directory, there = workdir / "checkpoints", list[int]()
     if directory.is_dir():
-        with Checkpoints(directory, read_only=True) as checkpoints:
+        with Checkpoints(directory, read_only=True, gather=gather) as checkpoints:
             there = checkpoints.steps
             if step in there:
                 _require_same_model(experiment, trunk)

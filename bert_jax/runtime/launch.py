@@ -64,6 +64,8 @@ class Run:
     `Execution.without_kernels`."""
     figure_formats: Sequence[str] = ("png",)
     """The formats in which curves and figures are drawn."""
+    gather: Callable[[bool], list[bool]] = lambda value: [value]
+    """Returns the values of all processes that train this run together, see `Processes.gather`."""
 
     def durable(self, path: pathlib.Path) -> AnyPath:
         """Returns the permanent location of a file or directory of the workdir, which is `path` itself or, if the workdir is in
@@ -152,7 +154,7 @@ def start_run(
                 require = in_place[0] if in_place else lambda: None
                 yield Run(
                     workdir, is_first, preemption, watchdog, flags.compiled, shard, goodput, profile, mirror, require, rejected,
-                    flags.figure_formats,
+                    flags.figure_formats, processes.gather,
                 )  # fmt: skip
         except Exception as error:
             processes.end_after(error)

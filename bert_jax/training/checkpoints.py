@@ -20,7 +20,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import orbax.checkpoint as ocp
-from jax.experimental import multihost_utils
 from jax.sharding import NamedSharding, PartitionSpec
 from jaxtyping import PyTree
 
@@ -36,6 +35,8 @@ log = logging.getLogger(__name__)
 
 State: TypeAlias = PyTree[jax.Array]
 AbstractState: TypeAlias = PyTree[jax.ShapeDtypeStruct]
+Gather: TypeAlias = Callable[[bool], list[bool]]
+"""Returns the values of all processes, in order. See `Processes.gather`."""
 
 QUARANTINE = "unreadable"
 ITEM = "state"  # passed in every call, since Orbax would otherwise infer it from the newest state, which may be damaged
@@ -94,11 +95,13 @@ class Checkpoints:
         keep: int = 1,
         keep_at: Sequence[int] = (),
         read_only: bool = False,
+        gather: Gather | None = None,
         transferring: Callable[[str], AbstractContextManager[object]] = contextlib.nullcontext,
     ):
         """Keeps the newest `keep` states and the states of the steps `keep_at`. With `read_only`, nothing is written or
-        removed, not even the leftovers of a killed run. Use it to read the states of a run that may still be training. Every
-        wait for a save or a restore is inside a block of `transferring`, see `Watchdog.transferring`."""
+        removed, not even the leftovers of a killed run. Use it to read the states of a run that may still be training. Several
+        processes must give `gather`. Every wait for a save or a restore is inside a block of `transferring`, see
+        `Watchdog.transferring`."""
         self._directory = directory if is_remote(directory) else pathlib.Path(directory).absolute()
         if not is_remote(directory) and os.path.lexists(directory) and not pathlib.Path(directory).is_dir():
             raise UserError(f"{directory} is not a directory, so checkpoints cannot be saved in it; move it away")
@@ -109,7 +112,7 @@ class Checkpoints:
         )
         if read_only:
             self._options = ocp.CheckpointManagerOptions(read_only=True)
-        self._transferring = transferring
+        self._gather, self._transferring = gather, transferring
         self._manager = self._open()
         self._failed: tuple[int, BaseException] | None = None
         self._saving: int | None = None
@@ -210,14 +213,14 @@ class Checkpoints:
                     error, passing = failure, _passing(failure, self._directory / str(step))
                 if found is not None or passing is None:
                     break
-            is_read = _on_all_processes(found is not None)
+            is_read = self._on_all_processes(found is not None)
         if not is_read or found is None:
-            if not _on_all_processes(found is not None or passing is None):
+            if not self._on_all_processes(found is not None or passing is None):
                 raise passing or WorkdirError(_may_be_intact(self._directory / str(step), "an error in another process"))
             return None, error or OSError("unreadable on another process")
         state, written = found
         error = _restore_error(state, written)
-        if not _on_all_processes(error is None):
+        if not self._on_all_processes(error is None):
             return None, error or OSError("damaged on another process")
         return state, None
 
@@ -256,8 +259,7 @@ class Checkpoints:
         if jax.process_index() == 0:
             for step in steps:
                 how(self._directory / str(step))
-        if jax.process_count() > 1:
-            multihost_utils.sync_global_devices("states taken away")
+        self._on_all_processes(True)  # wait for process 0
         self._manager = self._open()
         self._saved = max(self._manager.all_steps(), default=None)
 
@@ -306,7 +308,7 @@ class Checkpoints:
                         probe.unlink(missing_ok=True)
             except OSError as error:
                 failure = error
-        agreed = _on_all_processes(failure is None)
+        agreed = self._on_all_processes(failure is None)
         return None if agreed else failure or OSError("process 0 cannot write")
 
     def _reopen(self) -> None:
@@ -326,7 +328,7 @@ class Checkpoints:
                 self._manager.wait_until_finished()
             except Exception as error:
                 failure = error
-            if together and not _on_all_processes(failure is None):
+            if together and not self._on_all_processes(failure is None):
                 failure = failure or OSError("another process could not write its part")
         if failure is not None:
             return self._note_failure(self._saving, failure)
@@ -370,6 +372,13 @@ class Checkpoints:
         if (error := self.failure()) is not None:
             raise error
 
+    def _on_all_processes(self, here: bool) -> bool:
+        """Returns whether `here` is True on every process. Waits until every process has called this method."""
+        if self._gather is None:
+            assert jax.process_count() == 1, "several processes cannot agree without `gather`"
+            return here
+        return all(self._gather(here))
+
 
 def _remove_partial(directory: AnyPath, step: int) -> None:
     """Removes the files that the failed save of `step` has written to `directory`.
@@ -386,11 +395,6 @@ def _remove_partial(directory: AnyPath, step: int) -> None:
         with contextlib.suppress(OSError):
             if not any(directory.glob(name)):
                 return
-
-
-def _on_all_processes(here: bool) -> bool:
-    """Returns whether `here` is True on every process."""
-    return here if jax.process_count() == 1 else bool(np.all(multihost_utils.process_allgather(np.asarray(here))))
 
 
 def _restore_error(state: State, written: Mapping[str, int]) -> ValueError | None:

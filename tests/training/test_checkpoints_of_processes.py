@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import pathlib
-from collections.abc import Callable
 from typing import Any
 
 import jax
-import numpy as np
 import pytest
 
 from bert_jax.errors import UserError, WorkdirError
@@ -18,27 +16,27 @@ from tests.training.test_checkpoints_on_meshes import abstract, assert_equal, da
 
 STATE = state_at(7)
 SAVE, WAIT = "orbax.checkpoint.CheckpointManager.save", "orbax.checkpoint.CheckpointManager.wait_until_finished"
-Two = Callable[..., list[bool]]
+
+
+class Two:
+    """This process as one of two. The other one gives the answers `others`, then True. `ours` has the answers of this one."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch):
+        self._monkeypatch, self._others, self.ours = monkeypatch, iter(list[bool]()), list[bool]()
+
+    def begin(self, index: int, *others: bool) -> None:
+        self._others, self.ours = iter(others), []
+        self._monkeypatch.setattr(jax, "process_count", lambda: 2)
+        self._monkeypatch.setattr(jax, "process_index", lambda: index)
+
+    def gather(self, here: bool) -> list[bool]:
+        self.ours.append(here)
+        return [here, next(self._others, True)]
 
 
 @pytest.fixture
 def two(monkeypatch: pytest.MonkeyPatch) -> Two:
-    """Makes this process number `index` of two, as JAX reports them. The other one gives the answers `other`, then True. Returns
-    the list of this process's answers."""
-
-    def make(index: int, *other: bool) -> list[bool]:
-        answers, ours = iter(other), list[bool]()
-
-        def gather(here: Any) -> Any:
-            ours.append(bool(here))
-            return np.array([here, next(answers, True)])
-
-        monkeypatch.setattr(jax, "process_count", lambda: 2)
-        monkeypatch.setattr(jax, "process_index", lambda: index)
-        monkeypatch.setattr("jax.experimental.multihost_utils.process_allgather", gather)
-        return ours
-
-    return make
+    return Two(monkeypatch)
 
 
 @pytest.fixture
@@ -56,8 +54,8 @@ def test_several_processes_save_only_if_process_0_can_write(
     index: int, tmp_path: pathlib.Path, two: Two, orbax: list[str], caplog: pytest.LogCaptureFixture
 ):
     """If process 0 cannot write, no process starts to save: the others would wait for process 0 in Orbax."""
-    with Checkpoints(tmp_path / "run") as checkpoints:
-        two(index, index == 0)
+    with Checkpoints(tmp_path / "run", gather=two.gather) as checkpoints:
+        two.begin(index, index == 0)
         with files_of_at_most(20_000) if index == 0 else contextlib.nullcontext():
             checkpoints.save(1, STATE)
         assert (orbax, checkpoints.failures) == ([], 1)
@@ -86,8 +84,8 @@ def test_a_save_fails_if_any_process_cannot_write(
         if errors:
             raise errors.pop()
 
-    with Checkpoints(tmp_path) as checkpoints:
-        two(1, True, other)
+    with Checkpoints(tmp_path, gather=two.gather) as checkpoints:
+        two.begin(1, True, other)
         monkeypatch.setattr(WAIT, wait)
         checkpoints.save(7, STATE)
         with pytest.raises(UserError, match=rf"^the checkpoint of step 7 could not be saved in {tmp_path} \({reason}\); free"):
@@ -102,8 +100,8 @@ def test_an_error_at_the_start_of_a_save_counts_as_its_failure_and_process_0_rem
         (tmp_path / f"7{UNFINISHED}").mkdir()
         raise ZeroDivisionError("division by zero")
 
-    with Checkpoints(tmp_path) as checkpoints:
-        two(index)
+    with Checkpoints(tmp_path, gather=two.gather) as checkpoints:
+        two.begin(index)
         monkeypatch.setattr(SAVE, save)
         checkpoints.save(7, STATE)
         assert checkpoints.failures == 1
@@ -113,14 +111,14 @@ def test_an_error_at_the_start_of_a_save_counts_as_its_failure_and_process_0_rem
 
 def test_saves_of_several_processes_wait_for_other_instances(tmp_path: pathlib.Path, two: Two, orbax: list[str]):
     """One process may save two states at the same time. Two processes might start them in another order."""
-    with Checkpoints(tmp_path / "steps") as steps, Checkpoints(tmp_path / "best") as best:
+    with Checkpoints(tmp_path / "steps", gather=two.gather) as steps, Checkpoints(tmp_path / "best", gather=two.gather) as best:
         for of in (steps, best):
             of.save(7, STATE)
         assert orbax == ["steps saves 7", "best saves 7"]
         for of in (steps, best):
             of.finish()
         orbax.clear()
-        two(0)
+        two.begin(0)
         for of in (steps, best):
             of.save(8, STATE)
         assert orbax == ["steps saves 8", "steps waits", "best saves 8"]
@@ -134,10 +132,10 @@ def test_a_device_error_of_several_processes_ends_a_run_without_waiting_for_its_
     processes: int, tmp_path: pathlib.Path, two: Two, orbax: list[str]
 ):
     """The save may wait for a process that is dead."""
-    with pytest.raises(jax.errors.JaxRuntimeError), Checkpoints(tmp_path / "run") as checkpoints:  # noqa: PT012
+    with pytest.raises(jax.errors.JaxRuntimeError), Checkpoints(tmp_path / "run", gather=two.gather) as checkpoints:  # noqa: PT012
         checkpoints.save(7, STATE)
         if processes == 2:
-            two(0)
+            two.begin(0)
         orbax.clear()
         raise jax.errors.JaxRuntimeError("UNKNOWN: Gloo AllGather failed: Connection closed by peer")
     assert ("run waits" in orbax) == (processes == 1)
@@ -146,12 +144,12 @@ def test_a_device_error_of_several_processes_ends_a_run_without_waiting_for_its_
 def test_after_another_error_a_process_waits_for_its_own_save_and_asks_no_other(
     tmp_path: pathlib.Path, two: Two, orbax: list[str]
 ):
-    with pytest.raises(RuntimeError, match="of this process"), Checkpoints(tmp_path / "run") as checkpoints:  # noqa: PT012
-        ours = two(0)
+    with pytest.raises(RuntimeError, match="of this process"), Checkpoints(tmp_path / "run", gather=two.gather) as checkpoints:  # noqa: PT012
+        two.begin(0)
         checkpoints.save(7, STATE)
-        ours.clear()
+        two.ours.clear()
         raise RuntimeError("of this process")
-    assert (orbax[1], ours) == ("run waits", [])
+    assert (orbax[1], two.ours) == ("run waits", [])
 
 
 @pytest.mark.parametrize(
@@ -168,12 +166,12 @@ def test_a_checkpoint_unusable_for_one_process_is_used_by_none(
     save_all(tmp_path, 1_000)
     if damaged:
         damage(tmp_path / "1000")
-    with Checkpoints(tmp_path, read_only=True) as checkpoints:
-        ours = two(1, *others)
+    with Checkpoints(tmp_path, read_only=True, gather=two.gather) as checkpoints:
+        two.begin(1, *others)
         with pytest.raises(UserError, match=rf"step 1,000 in {tmp_path} cannot be read \({reason}\); use a checkpoint of ano"):
             checkpoints.restore(1_000, abstract(STATE))
-        assert ours == ([False, True] if damaged else [True] * 2), "both processes give the same number of answers"
-        two(1, False, False)
+        assert two.ours == ([False, True] if damaged else [True] * 2), "both processes give the same number of answers"
+        two.begin(1, False, False)
         with pytest.raises(WorkdirError, match=r"1000 cannot be read at the moment \((an error in another process)\)"):
             checkpoints.restore(1_000, abstract(STATE))
 
@@ -185,12 +183,13 @@ def test_process_0_removes_checkpoints_while_the_others_wait(
     save_all(tmp_path, 1, 2)
     met: list[list[int]] = []
 
-    def meet(_: str) -> None:
+    def meet(here: bool) -> list[bool]:
         met.append(steps_in(tmp_path))
-        monkeypatch.undo()  # Orbax, which opens the directory again, would wait for the other process
+        if len(met) == 3:  # Orbax, which opens the directory again, would wait for the other process
+            monkeypatch.undo()
+        return [here, True]
 
-    with Checkpoints(tmp_path, keep=9) as checkpoints:
-        two(index)
-        monkeypatch.setattr("jax.experimental.multihost_utils.sync_global_devices", meet)
+    with Checkpoints(tmp_path, keep=9, gather=meet) as checkpoints:
+        two.begin(index)
         assert_equal(checkpoints.restore_latest(abstract(STATE), until=1), state_at(1))
-    assert met == [[1] if index == 0 else [1, 2]]
+    assert met == [[1, 2], [1, 2], [1] if index == 0 else [1, 2]], "it is read, intact, and taken away"
