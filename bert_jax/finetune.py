@@ -52,7 +52,7 @@ from bert_jax.runtime.workdir import MODEL, RESULTS, recorded_files_named
 from bert_jax.sharding.device_errors import fits_in_memory
 from bert_jax.sharding.rules import ACTIVATION_RULES
 from bert_jax.tasks.published import published
-from bert_jax.tasks.registry import load_task, task_head_class
+from bert_jax.tasks.task import load_task, task_head_class
 from bert_jax.training.checkpoints import Checkpoints
 from bert_jax.training.exporting import write_results
 from bert_jax.training.log import load_sinks

@@ -36,8 +36,7 @@ from bert_jax.pretraining.splits import check_corpus, fingerprint, open_phase_co
 from bert_jax.pretraining.start import load_teacher
 from bert_jax.storage.paths import is_url
 from bert_jax.tasks.config import TaskConfig
-from bert_jax.tasks.registry import load_task, task_head_class
-from bert_jax.tasks.task import Task
+from bert_jax.tasks.task import Task, load_task, task_head_class
 from bert_jax.training.schedules import piecewise
 from bert_jax.training.warm_start import same_vocabulary
 

@@ -4,9 +4,8 @@ used.
 In: the files of GLUE, SQuAD, SWAG, CoNLL, GAP, SICK, or the user's own data. Out: features for `data/rows.py`, scores and
 prediction files from logits.
 
-    registry.py           loads a task by its name
     config.py             TaskConfig, OwnDataConfig: the keys of `config.task`
-    task.py               Task: the interface of all tasks
+    task.py               Task: the interface of all tasks; loads a task by its name
     examples.py           labelled examples before tokenisation: one class for each kind of task
     readers/              files -> examples: official formats, TensorFlow Datasets, the user's own data
     text_task.py          classification and regression of texts and pairs: GLUE, SICK

@@ -40,7 +40,7 @@ def write_texts(task: str, data_dir: str, output: str | os.PathLike[str]) -> int
     """Writes the texts of the task's training examples, and returns the number of documents. Raises UserError if the task is
     unknown, if its texts are in the user's own files, if data is missing, or if the output cannot be written."""
     from bert_jax.tasks.config import TaskConfig
-    from bert_jax.tasks.registry import load_task  # these imports take seconds
+    from bert_jax.tasks.task import load_task  # these imports take seconds
 
     if task.startswith("own/"):
         raise UserError(

@@ -149,7 +149,7 @@ def ours(task: str, options: argparse.Namespace) -> dict[str, Any]:
     from bert_jax.finetuning.start import labelled_start, with_own_head
     from bert_jax.sharding.mesh import make_mesh
     from bert_jax.sharding.rules import BATCH
-    from bert_jax.tasks.registry import load_task
+    from bert_jax.tasks.task import load_task
 
     setting = SETTINGS[task]
     experiment = FinetuningExperiment.from_dict(

@@ -16,7 +16,7 @@ from bert_jax.configs.study import StudyExperiment
 from bert_jax.pretraining.inferred_settings import infer_settings
 from bert_jax.studies.arms import check_finetuning, finetuning_values, pretraining_values, with_new_parts
 from bert_jax.studies.parts import part_groups
-from bert_jax.tasks.registry import task_head_class
+from bert_jax.tasks.task import task_head_class
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
 STUDIES = sorted((REPOSITORY / "experiments" / "studies").glob("*.py"))

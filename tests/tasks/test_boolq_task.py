@@ -12,7 +12,7 @@ from bert_jax.errors import UserError
 from bert_jax.tasks.boolq_task import DATA_SET, LABELS, read_boolq
 from bert_jax.tasks.config import TaskConfig
 from bert_jax.tasks.examples import TextExample
-from bert_jax.tasks.registry import load_task
+from bert_jax.tasks.task import load_task
 
 AUTHORS = [
     {"question": "is the sky blue", "title": "Sky", "answer": True, "passage": "The sky is blue."},

@@ -16,7 +16,7 @@ from bert_jax.model.heads.sequence import SequenceHead
 from bert_jax.model.heads.token import TokenHead
 from bert_jax.tasks.config import TaskConfig
 from bert_jax.tasks.examples import TextExample
-from bert_jax.tasks.registry import load_task, task_head_class
+from bert_jax.tasks.task import load_task, task_head_class
 from bert_jax.tasks.text_task import TextTask
 
 FLAG = "config.task.name"
@@ -158,6 +158,6 @@ def test_an_exception_of_the_file_is_reported_with_its_line(tmp_path: pathlib.Pa
         load_task(config)
     assert str(error.value).startswith(f"{FLAG}={file} raises ValueError; correct the file here:\n")
     assert 'colours.py", line 4, in load' in str(error.value)
-    assert "registry.py" not in str(error.value)
+    assert "task.py" not in str(error.value)
     with pytest.raises(ZeroDivisionError), file_errors_explained():
         1 / 0  # noqa: B018

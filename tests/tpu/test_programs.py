@@ -28,7 +28,7 @@ from bert_jax.objectives.objective import abstract_rows
 from bert_jax.pretraining.program import phase_row_flops
 from bert_jax.sharding.rules import BATCH
 from bert_jax.tasks.config import TaskConfig
-from bert_jax.tasks.registry import task_head_class
+from bert_jax.tasks.task import task_head_class
 from bert_jax.tpu import programs
 from bert_jax.tpu.costs import flags as aot_flags
 from bert_jax.tpu.programs import (

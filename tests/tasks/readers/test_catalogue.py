@@ -21,7 +21,7 @@ from bert_jax.tasks.readers.conll import read_conll
 from bert_jax.tasks.readers.gap import read_gap
 from bert_jax.tasks.readers.glue import GLUE_NAMES, TASKS, read_glue
 from bert_jax.tasks.readers.squad import read_squad
-from bert_jax.tasks.registry import load_task
+from bert_jax.tasks.task import load_task
 
 tfds = tfds_text._tfds()
 

@@ -15,7 +15,7 @@ from bert_jax.model.heads import KINDS
 from bert_jax.storage import objects
 from bert_jax.tasks import TASKS
 from bert_jax.tasks.config import OwnDataConfig, TaskConfig
-from bert_jax.tasks.registry import load_task, task_head_class
+from bert_jax.tasks.task import load_task, task_head_class
 from tests.end_to_end.toy_tasks import WRITERS, write_vocabulary
 
 DOCUMENTED = {
