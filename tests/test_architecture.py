@@ -161,7 +161,7 @@ def test_every_folder_has_a_map_of_its_modules(directory: pathlib.Path):
 def test_a_fine_tuning_imports_only_the_task_that_it_uses():
     """The files of tasks are imported by name (`tasks.TASKS`)."""
     importing = {name(path) for path in MODULES for _, module in imports(path) if module in TASKS.values()}
-    assert importing == {"bert_jax/tasks/boolq_task.py", "bert_jax/prediction/mentions.py"}
+    assert importing == {"bert_jax/tasks/boolq_task.py", "bert_jax/prediction/pronouns.py"}
 
 
 def test_libraries_are_imported_only_in_their_folders():

@@ -19,7 +19,7 @@ import pytest
 
 from bert_jax.analysis.coreference.readers import read_brackets
 from bert_jax.files import parse_json
-from bert_jax.prediction.mentions import find_mention
+from bert_jax.prediction.pronouns import find_mention
 from bert_jax.storage.formats import _BY_FIRST_BYTES
 from bert_jax.storage.records import Line
 from bert_jax.tasks.readers.conllu import read_blocks

@@ -5,16 +5,16 @@ In: the sentence lengths and token ids of a corpus, or the features of a labelle
 
 All random numbers are hashes of (seed, epoch, position). Every host therefore computes the same rows (see `counter_rng.py`).
 
-    corpus/          raw text to a corpus directory of tokenised documents
-    tokenizers/      text to token ids
-    config.py        ExampleConfig: lengths, pairs, masking, packing
-    counter_rng.py   counter-based random numbers
-    plan.py          sentence lengths -> the examples in every row of an epoch: chunks, segment pairs, blocks of a large corpus
-    packing.py       examples -> rows
-    masking.py       tokens -> masked tokens and targets; this module draws the masks
-    rows.py          rows of a plan, or features of labelled examples -> arrays
-    batches.py       batches as a function of the step, and their transfer to devices
-    prefetch.py      batches from background threads, by grain
+    corpus/             raw text to a corpus directory of tokenised documents
+    tokenizers/         text to token ids
+    config.py           ExampleConfig: lengths, pairs, masking, packing
+    counter_rng.py      counter-based random numbers
+    plan.py             sentence lengths -> the examples in every row of an epoch: chunks, segment pairs, blocks of a large corpus
+    example_packing.py  examples -> rows
+    masking.py          tokens -> masked tokens and targets; this module draws the masks
+    rows.py             rows of a plan, or features of labelled examples -> arrays
+    batches.py          batches as a function of the step, and their transfer to devices
+    prefetch.py         batches from background threads, by grain
 """
 
 INPUTS = ("input_ids", "token_type_ids", "position_ids", "sequence_ids")

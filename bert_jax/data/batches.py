@@ -29,8 +29,8 @@ from jaxtyping import Array, Float, Int64, Num
 from bert_jax.data.config import ExampleConfig
 from bert_jax.data.corpus.store import BLOCK_TOKENS, Corpus
 from bert_jax.data.counter_rng import make_key, random_bits, uniform_integers
+from bert_jax.data.example_packing import permutation
 from bert_jax.data.masking import MaskingTables, masking_tables
-from bert_jax.data.packing import permutation
 from bert_jax.data.plan import Blocks, EpochPlan, check_corpus, plan_epoch
 from bert_jax.data.rows import (
     Batch,

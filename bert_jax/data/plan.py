@@ -4,7 +4,7 @@ No tokens are read. At length 128, a plan takes 0.4 microseconds and 25 bytes pe
 
     epoch_chunks    sentences -> chunks, the consecutive sentences from which each example is made
     make_pairs      chunks -> the token spans of the segments A and B, truncated to the length of a row
-    plan_epoch      runs both steps, and packs the examples into rows (`packing.py`)
+    plan_epoch      runs both steps, and packs the examples into rows (`example_packing.py`)
     Blocks          the parts of a large corpus, each with its own plan
 
 **Chunks.** The original (create_pretraining_data.py, `create_instances_from_document`) goes through each document. It collects
@@ -41,7 +41,7 @@ from jaxtyping import Bool, Int, Int64, UInt16
 from bert_jax.data.config import ExampleConfig
 from bert_jax.data.corpus.store import BLOCK_TOKENS, Corpus, ShardedOffsets
 from bert_jax.data.counter_rng import bernoulli, lower_half, make_key, random_bits, uniform_integers
-from bert_jax.data.packing import pack_rows, permutation
+from bert_jax.data.example_packing import pack_rows, permutation
 from bert_jax.errors import UserError
 from bert_jax.interface.words import counted
 
@@ -50,7 +50,7 @@ SEGMENTS = 16
 _BLOCK = 1 << 15  # sentences at a time, so that temporaries of 256 KB stay in the processor's cache
 
 # The last number of the key of a random stream. The first line is for an epoch, the second for chunks and pairs, the third for
-# blocks. `packing.py` uses 7 and 8.
+# blocks. `example_packing.py` uses 7 and 8.
 _PAIRS_KEY, _ROWS_KEY, _MASKS_KEY = 1, 2, 3
 _TARGETS, _SPLITS, _OTHER_DOCUMENT, _OTHER_START, _CUT_A, _CUT_B = 1, 2, 3, 4, 5, 6
 _BLOCK_KEY, _SEGMENTS_KEY, _ORDER_KEY = 9, 10, 11

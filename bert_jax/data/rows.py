@@ -20,8 +20,8 @@ from jaxtyping import Bool, Float, Int, Int32, Int64, Integer, Num, UInt16
 from bert_jax.data import DECODER, INPUTS
 from bert_jax.data.corpus.store import Corpus, TokenStore
 from bert_jax.data.counter_rng import hash_bits, random_bits
+from bert_jax.data.example_packing import best_fit
 from bert_jax.data.masking import UNUSED, Examples, MaskingTables, choose, replace_tokens
-from bert_jax.data.packing import best_fit
 from bert_jax.data.plan import EpochPlan
 
 Batch = dict[str, Num[np.ndarray, "B ..."]]

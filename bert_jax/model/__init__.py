@@ -22,7 +22,7 @@ In: `Tokens`, int32 arrays of token ids, types, positions and sequence ids. Out:
     crf.py              a conditional random field over the labels of words
     heads/              the pooler and the heads of pretraining and of tasks
     pretraining.py      BERT with the two pretraining heads
-    decoding.py         next-token logits of a left-to-right model, with a cache of keys and values
+    cached_decoding.py  next-token logits of a left-to-right model, with a cache of keys and values
 
 To add an encoder, a position embedding, an activation or a norm, write an object in one file and add a line to the dict below.
 Other code asks for the facts in an encoder's line (`ModelConfig.kind`), never for its name. An object is imported when it is

@@ -193,7 +193,7 @@ class SelfAttention(nn.Module):
 
     Queries are computed only for the tokens in `Tokens.queried`, but all tokens are keys and values. If the collection
     INTERMEDIATES is mutable, the plain implementation stores the attention weights in it (see `bert.attention_weights`). If
-    CACHE is mutable, `x` holds only the queried tokens, and CACHE stores the keys and values of all tokens (see `decoding.py`).
+    CACHE is mutable, `x` holds only the queried tokens, and CACHE has the keys and values of all tokens (`cached_decoding.py`).
     """
 
     config: ModelConfig

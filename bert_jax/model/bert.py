@@ -17,7 +17,7 @@ from bert_jax.model import encoder_classes
 from bert_jax.model.attention import INTERMEDIATES
 from bert_jax.model.config import ModelConfig
 from bert_jax.model.embeddings import check_ids
-from bert_jax.model.heads.pretraining import Pooler
+from bert_jax.model.heads.pretraining_heads import Pooler
 from bert_jax.model.layers import Seed, gather_positions, hash_word
 from bert_jax.model.tokens import Tokens
 

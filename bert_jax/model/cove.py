@@ -24,7 +24,7 @@ from bert_jax.model.bilm import BiLstm, initial_lstm_layers
 from bert_jax.model.config import ModelConfig
 from bert_jax.model.embeddings import check_ids
 from bert_jax.model.encoder import unstack
-from bert_jax.model.heads.pretraining import SoftmaxHead
+from bert_jax.model.heads.pretraining_heads import SoftmaxHead
 from bert_jax.model.layers import Dropout, Seed, dropout, hash_word, layer_parameters, parameter, truncated_normal
 from bert_jax.model.lstm import batch_major, carried, cell, product, time_major
 from bert_jax.model.tokens import Batch, Tokens

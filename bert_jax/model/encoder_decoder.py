@@ -29,7 +29,7 @@ from bert_jax.model.encoder import (
     feed_forward_products,
     layer_seeds,
 )
-from bert_jax.model.heads.pretraining import word_logits
+from bert_jax.model.heads.pretraining_heads import word_logits
 from bert_jax.model.layers import Norm, ResidualNorm, Seed, dropout, hash_word, parameter
 from bert_jax.model.tokens import Batch, Layer, Tokens
 

@@ -20,7 +20,7 @@ from bert_jax.interface.words import counted
 from bert_jax.model.bert import Bert
 from bert_jax.model.config import ModelConfig
 from bert_jax.model.embeddings import Embedding
-from bert_jax.model.heads.pretraining import MaskedLanguageModelHead, NextSentenceHead, SoftmaxHead
+from bert_jax.model.heads.pretraining_heads import MaskedLanguageModelHead, NextSentenceHead, SoftmaxHead
 from bert_jax.model.layers import Dropout, Seed, dropout, gather_positions, hash_word, parameter
 from bert_jax.model.tokens import Batch, Tokens
 

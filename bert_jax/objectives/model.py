@@ -15,7 +15,7 @@ from jaxtyping import Array, Float, Int, Key, Num, UInt32
 from bert_jax.data import DECODER_INPUTS, INPUTS
 from bert_jax.model.bert import Bert
 from bert_jax.model.config import ModelConfig
-from bert_jax.model.heads.pretraining import MaskedLanguageModelHead, NextSentenceHead, Pooler, SoftmaxHead
+from bert_jax.model.heads.pretraining_heads import MaskedLanguageModelHead, NextSentenceHead, Pooler, SoftmaxHead
 from bert_jax.model.layers import Seed, hash_word, named, random_words, truncated_normal
 from bert_jax.model.pretraining import SkipGramHead, pretraining_model, whole_tiles
 from bert_jax.model.tokens import Tokens

@@ -13,8 +13,8 @@ In: texts, pairs or records, and a Model. Out: labels, tags, spans, filled masks
     decoding.py     generates tokens one at a time or by beam search, with a left-to-right model or an encoder-decoder
     generation.py   generate
     translating.py  translate, by an encoder-decoder; BLEU and chrF
-    labels.py       classify, tag, answer, choose
-    mentions.py     resolve
+    labelling.py    classify, tag, answer, choose
+    pronouns.py     resolve
     embedding.py    embed
     answers.py      records in groups -> answers; Writer: lines or a file, VectorWriter: one .npy file
     predictor.py    Predictor: the Python API

@@ -142,19 +142,19 @@ COMMANDS = {
         "compute a vector for each text, or for each of its words", "bert_jax.prediction.embedding:Embed", embed_flags,
         "--input=sentences.txt --output=vectors.npy"),
     "classify": Command(
-        "predict the label or value of a text or a pair", "bert_jax.prediction.labels:Classify", truncate_flag,
+        "predict the label or value of a text or a pair", "bert_jax.prediction.labelling:Classify", truncate_flag,
         "--input=reviews.jsonl --output=labelled.jsonl"),
     "tag": Command(
-        "predict a label for each word, and the entities", "bert_jax.prediction.labels:Tag", tag_flags,
+        "predict a label for each word, and the entities", "bert_jax.prediction.labelling:Tag", tag_flags,
         '"Ada Lovelace lived in London."'),
     "answer": Command(
-        "find the passage of a context that answers a question", "bert_jax.prediction.labels:AnswerQuestion", answer_flags,
+        "find the passage of a context that answers a question", "bert_jax.prediction.labelling:AnswerQuestion", answer_flags,
         "--input=questions.jsonl --n-best=3"),
     "choose": Command(
-        "choose the best of several continuations of a prompt", "bert_jax.prediction.labels:Choose", truncate_flag,
+        "choose the best of several continuations of a prompt", "bert_jax.prediction.labelling:Choose", truncate_flag,
         '"She opened the door and" "went in." "flew away."'),
     "resolve": Command(
-        "decide which of two names a pronoun refers to", "bert_jax.prediction.mentions:Resolve", lambda flags: None,
+        "decide which of two names a pronoun refers to", "bert_jax.prediction.pronouns:Resolve", lambda flags: None,
         '"Ada asked Eve if she would come." she Ada Eve'),
 }  # fmt: skip
 

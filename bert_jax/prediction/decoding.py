@@ -16,8 +16,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from bert_jax.errors import UserError
-from bert_jax.model.config import ModelConfig
-from bert_jax.model.decoding import (
+from bert_jax.model.cached_decoding import (
     DecodingCache,
     TargetCache,
     continue_targets,
@@ -27,6 +26,7 @@ from bert_jax.model.decoding import (
     start_targets,
     with_room,
 )
+from bert_jax.model.config import ModelConfig
 from bert_jax.model.tokens import Tokens
 
 NEVER = -1e9

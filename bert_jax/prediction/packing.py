@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 from jaxtyping import Int32
 
-from bert_jax.data.packing import best_fit
+from bert_jax.data.example_packing import best_fit
 
 USUAL = (64, 128, 256)
 """The row lengths that are tried for short texts."""

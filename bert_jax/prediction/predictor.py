@@ -14,9 +14,9 @@ from bert_jax.files import JsonObject
 from bert_jax.prediction.embedding import Embed
 from bert_jax.prediction.engine import Engine
 from bert_jax.prediction.generation import Generate
-from bert_jax.prediction.labels import AnswerQuestion, Choose, Classify, Tag
+from bert_jax.prediction.labelling import AnswerQuestion, Choose, Classify, Tag
 from bert_jax.prediction.language import Filled, FillMask, NextSentence, Score
-from bert_jax.prediction.mentions import MENTIONS, Resolve
+from bert_jax.prediction.pronouns import MENTIONS, Resolve
 from bert_jax.prediction.questions import Question, ask_each
 from bert_jax.prediction.translating import Translate
 

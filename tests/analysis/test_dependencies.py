@@ -14,7 +14,7 @@ from bert_jax.analysis.controls import engine_with_random_weights, permuted_head
 from bert_jax.analysis.dependencies.figures import heat_map, write_dependencies
 from bert_jax.analysis.dependencies.flags import Dependencies
 from bert_jax.analysis.dependencies.measure import DIRECTIONS, MOST_RELATIONS, Dependents, Relations, count_hits
-from bert_jax.analysis.dependencies.published import PUBLISHED_COLUMNS, published_rows
+from bert_jax.analysis.dependencies.published_heads import PUBLISHED_COLUMNS, published_rows
 from bert_jax.analysis.folder import Folder
 from bert_jax.analysis.reading import Treebank
 from bert_jax.analysis.windows import word_windows

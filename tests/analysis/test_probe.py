@@ -18,8 +18,8 @@ from bert_jax.analysis.analyser import Analyser
 from bert_jax.analysis.controls import engine_with_random_weights
 from bert_jax.analysis.named_array import NamedArray
 from bert_jax.analysis.probe.annotated import Annotated, AnnotatedFile
-from bert_jax.analysis.probe.features import fit_scale, read_features
 from bert_jax.analysis.probe.figures import over_seeds
+from bert_jax.analysis.probe.word_vectors import fit_scale, read_features
 from bert_jax.analysis.windows import word_windows
 from bert_jax.data.tokenizers.tokenizer import load_tokenizer
 from bert_jax.errors import UserError

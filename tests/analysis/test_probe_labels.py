@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import scipy.optimize
 
-from bert_jax.analysis.probe import features, linear, parser, structural
+from bert_jax.analysis.probe import linear, parser, structural, word_vectors
 from bert_jax.analysis.probe.annotated import NONE, Annotated, Labels, control_task, majority_accuracy, numbered, spread
-from bert_jax.analysis.probe.features import fit_scale
 from bert_jax.analysis.probe.linear import linear_accuracy, mix_shares, train_linear
 from bert_jax.analysis.probe.measure import label_kinds
+from bert_jax.analysis.probe.word_vectors import fit_scale
 
 
 def tagged(*sentences: str) -> list[Annotated]:
@@ -103,7 +103,7 @@ def test_a_limit_of_words_is_reached_and_not_passed():
 
 # ------------------------------------------------------------------------------------------------------------------------ probes
 def test_the_scale_comes_from_all_words_and_constant_entries_have_none():
-    vectors = (np.random.default_rng(4).standard_normal((2 * features.CHUNK + 3, 2, 3)) * 0.25 + 1.5).astype(np.float16)
+    vectors = (np.random.default_rng(4).standard_normal((2 * word_vectors.CHUNK + 3, 2, 3)) * 0.25 + 1.5).astype(np.float16)
     vectors[:, 1, 2] = 0.5
     scale = fit_scale(vectors)
     exact = vectors.astype(np.float64)
@@ -123,8 +123,8 @@ def test_an_entry_that_varies_only_by_rounding_is_constant():
 
 
 def test_words_are_read_in_batches_and_the_last_one_is_padded():
-    assert [batch.tolist() for batch in features.in_batches(range(5), 2)] == [[0, 1], [2, 3], [4, -1]]
-    assert [batch.tolist() for batch in features.in_batches(np.array([7, 3]), 2)] == [[7, 3]]
+    assert [batch.tolist() for batch in word_vectors.in_batches(range(5), 2)] == [[0, 1], [2, 3], [4, -1]]
+    assert [batch.tolist() for batch in word_vectors.in_batches(np.array([7, 3]), 2)] == [[7, 3]]
 
 
 def test_probes_start_small_and_distinct_and_the_mix_with_the_mean():
@@ -221,14 +221,14 @@ def test_the_settings_of_probes_are_those_of_the_published_results():
 
 
 def test_each_epoch_reads_every_word_once_in_a_new_order():
-    first, second, again = (list(features.in_epochs(7, epochs, 3, seed=1)) for epochs in (1, 2, 2))
+    first, second, again = (list(word_vectors.in_epochs(7, epochs, 3, seed=1)) for epochs in (1, 2, 2))
     assert [len(batch) for batch in second] == [3] * 6
     np.testing.assert_array_equal(second[:3], first)
     np.testing.assert_array_equal(second, again)
     orders = np.array(second).reshape(2, 9)
     for order in orders:
         assert sorted(order.tolist()) == [-1, -1, *range(7)]
-    other = next(features.in_epochs(7, 1, 9, seed=2))
+    other = next(word_vectors.in_epochs(7, 1, 9, seed=2))
     assert orders[0].tolist() not in (orders[1].tolist(), other.tolist())
 
 

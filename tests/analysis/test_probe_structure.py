@@ -8,7 +8,6 @@ import pytest
 
 from bert_jax.analysis.probe import structural
 from bert_jax.analysis.probe.annotated import Annotated
-from bert_jax.analysis.probe.features import Features, fit_scale
 from bert_jax.analysis.probe.linear import standardised
 from bert_jax.analysis.probe.structural import (
     batch_count,
@@ -22,6 +21,7 @@ from bert_jax.analysis.probe.structural import (
     tree_distances,
     tree_sentences,
 )
+from bert_jax.analysis.probe.word_vectors import Features, fit_scale
 from tests.analysis.test_probe_trees import random_heads
 
 LENGTH, WIDTH = 7, 8

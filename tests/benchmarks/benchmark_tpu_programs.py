@@ -38,7 +38,7 @@ from bert_jax.tpu import programs as step_programs
 from bert_jax.tpu.costs.compiler import Compiler, DoesNotFit
 from bert_jax.tpu.costs.estimate import Estimate, Estimator, interval, utilisation
 from bert_jax.tpu.costs.hlo import parse
-from bert_jax.tpu.costs.kernels import kernel_schedules
+from bert_jax.tpu.costs.kernel_cycles import kernel_schedules
 from bert_jax.tpu.costs.memory import used_bytes
 from bert_jax.tpu.costs.topologies import parse_topology
 from tests.benchmarks import plain_bert, plain_modernbert

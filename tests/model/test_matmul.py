@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from jax.sharding import AbstractDevice, NamedSharding, PartitionSpec
 
-from bert_jax.model.heads.pretraining import decode
+from bert_jax.model.heads.pretraining_heads import decode
 from bert_jax.model.kernels import dispatch
 from bert_jax.model.layers import batched_matmul, dense, matmul, precision, transposed_matmul
 from bert_jax.sharding.config import MeshConfig

@@ -332,7 +332,7 @@ EQUIVALENT: list[Equivalent] = [
         "no record has a step below 0",
     ),
     Equivalent(
-        "bert_jax/data/packing.py",
+        "bert_jax/data/example_packing.py",
         "dtype = np.int32 if len(lengths) < 2**31 else np.int64",
         "dtype = np.int32 if len(lengths) <= 2**31 else np.int64",
         "the last of 2**31 examples has the number 2**31 - 1",
@@ -404,7 +404,7 @@ EQUIVALENT: list[Equivalent] = [
         "any negative number means that there is none",
     ),
     Equivalent(
-        "bert_jax/prediction/labels.py",
+        "bert_jax/prediction/labelling.py",
         "items = [Item(w.input_ids.tolist(), w.offset if has_types else -1) for _, own, _ in prepared for w in own]",
         "items = [Item(w.input_ids.tolist(), w.offset if has_types else -2) for _, own, _ in prepared for w in own]",
         "any negative number means that there is none",
@@ -869,13 +869,13 @@ EQUIVALENT: list[Equivalent] = [
         "the log-probability of a single answer is 0",
     ),
     Equivalent(
-        "bert_jax/model/heads/pretraining.py",
+        "bert_jax/model/heads/pretraining_heads.py",
         "PADDED_LOGIT = -1e9",
         "PADDED_LOGIT = -2000000000.0",
         "the probability is exactly 0 in both cases",
     ),
     Equivalent(
-        "bert_jax/model/heads/pretraining.py",
+        "bert_jax/model/heads/pretraining_heads.py",
         "if c.padded_vocab_size > c.vocab_size:",
         "if c.padded_vocab_size >= c.vocab_size:",
         "without rows of padding, nothing is replaced",
@@ -1373,19 +1373,19 @@ EQUIVALENT: list[Equivalent] = [
         "only one of 2**32 random numbers differs",
     ),
     Equivalent(
-        "bert_jax/data/packing.py",
+        "bert_jax/data/example_packing.py",
         "histogram = np.bincount(lengths, minlength=row_length + 1)",
         "histogram = np.bincount(lengths, minlength=row_length + 2)",
         "no example is longer than a row",
     ),
     Equivalent(
-        "bert_jax/data/packing.py",
+        "bert_jax/data/example_packing.py",
         "open_packs: list[list[tuple[tuple[int, ...], int]]] = [[] for _ in range(row_length + 1)] # by remaining room",
         "open_packs: list[list[tuple[tuple[int, ...], int]]] = [[] for _ in range(row_length + 2)] # by remaining room",
         "the additional list stays empty",
     ),
     Equivalent(
-        "bert_jax/data/packing.py",
+        "bert_jax/data/example_packing.py",
         "for room in range(length, row_length + 1):",
         "for room in range(length, row_length + 2):",
         "no example is left after the empty rows",

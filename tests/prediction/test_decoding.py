@@ -14,8 +14,8 @@ import scipy.special
 import scipy.stats
 
 from bert_jax.interop.names import params_from_tensors
+from bert_jax.model.cached_decoding import empty_cache, read_tokens
 from bert_jax.model.config import ModelConfig
-from bert_jax.model.decoding import empty_cache, read_tokens
 from bert_jax.model.encoder import unstacked_layers
 from bert_jax.prediction.decoding import (
     Continued,

@@ -12,7 +12,7 @@ import pytest
 from bert_jax.prediction import translating
 from bert_jax.prediction.embedding import Embed
 from bert_jax.prediction.generation import Generate
-from bert_jax.prediction.labels import AnswerQuestion, Choose, Classify, Tag
+from bert_jax.prediction.labelling import AnswerQuestion, Choose, Classify, Tag
 from bert_jax.prediction.language import FillMask, NextSentence, Score
 from bert_jax.prediction.translating import Translate, translate
 

@@ -13,8 +13,8 @@ from bert_jax.prediction.predictor import Predictor
 from bert_jax.prediction.questions import encoded, is_finite, shortened
 from tests.interop.tiny import as_model, make_model, make_vocabulary
 from tests.prediction.reference import WITHIN, mixed_texts
-from tests.prediction.test_labels import CHOICE, SEQUENCE, SPAN, TOKENS
-from tests.prediction.test_mentions import HEAD as MENTION
+from tests.prediction.test_labelling import CHOICE, SEQUENCE, SPAN, TOKENS
+from tests.prediction.test_pronouns import HEAD as MENTION
 
 pytestmark = pytest.mark.usefixtures("one_shape")
 

@@ -8,7 +8,7 @@ import random
 import pytest
 
 from bert_jax.model.heads.span import SpanHead
-from bert_jax.prediction.labels import AnswerQuestion
+from bert_jax.prediction.labelling import AnswerQuestion
 from bert_jax.tasks.spans import Context, SpanSearch, best_spans, windows
 from tests.interop.tiny import WORDS
 from tests.prediction.reference import WITHIN, label_outputs

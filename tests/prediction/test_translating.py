@@ -15,7 +15,7 @@ from bert_jax.data import DECODER
 from bert_jax.errors import UserError
 from bert_jax.interop.families.marian import unapplied_settings
 from bert_jax.interop.huggingface import Model
-from bert_jax.model.decoding import continue_targets, read_targets, start_targets
+from bert_jax.model.cached_decoding import continue_targets, read_targets, start_targets
 from bert_jax.model.encoder import unstacked_layers
 from bert_jax.model.tokens import Tokens
 from bert_jax.prediction.decoding import Decoding, Knobs, _before_targets, _until_full, translated

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from bert_jax.analysis.bootstrap import interval
 from bert_jax.analysis.dependencies.measure import DIRECTIONS, Best, DependencyScores
-from bert_jax.analysis.dependencies.published import PUBLISHED_COLUMNS, published_rows
+from bert_jax.analysis.dependencies.published_heads import PUBLISHED_COLUMNS, published_rows
 from bert_jax.analysis.folder import Folder
 from bert_jax.analysis.heads.measure import head_names
 from bert_jax.interface.drawing import BLUE, ORANGE, name_axes, new_figure

@@ -19,7 +19,7 @@ import scipy.optimize
 from jaxtyping import Array, Float, Float16, Float32, Float64, Int, PyTree
 
 from bert_jax.analysis.probe.annotated import NONE, Labels
-from bert_jax.analysis.probe.features import Say, Scale, fit_scale, in_batches, in_epochs, silent
+from bert_jax.analysis.probe.word_vectors import Say, Scale, fit_scale, in_batches, in_epochs, silent
 from bert_jax.model.features import LayerMix
 
 BATCH = 256

@@ -20,11 +20,11 @@ from bert_jax.analysis.probe.annotated import (
     numbered,
     spread,
 )
-from bert_jax.analysis.probe.features import Say, fit_scale, read_features, silent
 from bert_jax.analysis.probe.flags import PROBES, Probing
 from bert_jax.analysis.probe.linear import Probe, linear_accuracy, mix_shares, train_linear
 from bert_jax.analysis.probe.parser import PARSERS, offset_counts, parser_accuracy, train_parsers
 from bert_jax.analysis.probe.structural import chain_scores, structural_scores, train_structural, tree_sentences
+from bert_jax.analysis.probe.word_vectors import Say, fit_scale, read_features, silent
 from bert_jax.analysis.windows import word_windows
 from bert_jax.errors import UserError
 from bert_jax.interface.words import counted

@@ -27,8 +27,8 @@ from jaxtyping import Array, Float, Int
 
 from bert_jax.analysis.maps import Batch, Params, layer_maps, word_slots
 from bert_jax.analysis.probe.annotated import Annotated
-from bert_jax.analysis.probe.features import Say, silent
 from bert_jax.analysis.probe.linear import State
+from bert_jax.analysis.probe.word_vectors import Say, silent
 from bert_jax.analysis.windows import word_windows
 from bert_jax.model.config import ModelConfig
 from bert_jax.prediction.engine import Engine, compiled

@@ -19,8 +19,8 @@ import scipy.sparse.csgraph
 import scipy.stats
 from jaxtyping import Array, Bool, Float, Float32, Float64, Int64
 
-from bert_jax.analysis.probe.features import Features, Say, Scale, silent
 from bert_jax.analysis.probe.linear import Probe, initial_mix, probe_step, standardised, with_mix
+from bert_jax.analysis.probe.word_vectors import Features, Say, Scale, silent
 from bert_jax.prediction.packing import power_of_two
 
 LENGTHS = range(5, 51)

@@ -6,15 +6,15 @@ Each kind of head is a class in its own file. The class defines the positions th
 and accuracy, and the name of the layer in original checkpoints. Code in other folders only calls the methods of a head and
 never checks its kind. To add a kind, write a file such as `token.py`, and add it to the list below and to `KINDS`.
 
-    pretraining.py      the pooler, and the heads for masked language modelling and next sentence prediction
-    outputs.py          Outputs: the loss, accuracy and predictions of classification, multi-label classification and regression
-    head.py             TaskHead: the interface of all kinds; the defaults are for a head that reads the [CLS] of each text
-    sequence.py         SequenceHead: classification or regression of a text or a pair
-    token.py            TokenHead: a label for every token
-    span.py             SpanHead: the first and the last token of an answer
-    choice.py           ChoiceHead: a score for each candidate
-    mention.py          MentionHead: the name that a pronoun refers to
-    bert_with_head.py   BertWithHead: the encoder with a task head, and its initial parameters
+    pretraining_heads.py  the pooler, and the heads for masked language modelling and next sentence prediction
+    outputs.py            Outputs: the loss, accuracy and predictions of classification, multi-label classification and regression
+    head.py               TaskHead: the interface of all kinds; the defaults are for a head that reads the [CLS] of each text
+    sequence.py           SequenceHead: classification or regression of a text or a pair
+    token.py              TokenHead: a label for every token
+    span.py               SpanHead: the first and the last token of an answer
+    choice.py             ChoiceHead: a score for each candidate
+    mention.py            MentionHead: the name that a pronoun refers to
+    bert_with_head.py     BertWithHead: the encoder with a task head, and its initial parameters
 """
 
 from __future__ import annotations

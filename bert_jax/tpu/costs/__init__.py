@@ -8,7 +8,7 @@ In: a lowered step and a topology. Out: memory, seconds, utilisation, price.
     compiler.py          compiles a lowered program; calibrates the estimates
     hlo.py               the text of an optimized module -> instructions; the name of an instruction -> a part of the model
     kernel_compiler.py   compiles a Pallas kernel alone, and returns its schedule
-    kernels.py           the schedule of a kernel -> cycles
+    kernel_cycles.py     the schedule of a kernel -> cycles
     collectives.py       time and bytes of collectives on the network of a slice
     memory.py            the bytes of arguments and temporaries in the memory of a chip
     estimate.py          the time of one step

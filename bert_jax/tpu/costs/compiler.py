@@ -22,7 +22,7 @@ from bert_jax.sharding.device_errors import DoesNotFit
 from bert_jax.storage.paths import cache_directory
 from bert_jax.tpu.costs.estimate import Estimate, Estimator
 from bert_jax.tpu.costs.hlo import Module, parse
-from bert_jax.tpu.costs.kernels import Schedule, kernel_schedules
+from bert_jax.tpu.costs.kernel_cycles import Schedule, kernel_schedules
 from bert_jax.tpu.costs.memory import Statistics
 from bert_jax.tpu.costs.topologies import Topology, prepare_compiler, require_compiler, silence, topology_devices
 

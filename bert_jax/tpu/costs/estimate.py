@@ -4,7 +4,7 @@ module.
 The program runs its instructions in the order of the text. There are five kinds of time:
 
     compute       the compiler's `estimated_cycles` of an instruction, at the clock of the chip
-    kernel        the schedule of a Pallas kernel (`kernels.py`), or the transfers of its arrays if these take longer
+    kernel        the schedule of a Pallas kernel (`kernel_cycles.py`), or the transfers of its arrays if these take longer
     collective    the network model (`collectives.py`)
     memory        instructions without a cycle estimate (gathers, reshapes): their bytes divided by the bandwidth of HBM
     copy          asynchronous copies between HBM and the chip's fast memory
@@ -25,7 +25,7 @@ import jax
 
 from bert_jax.tpu.costs.collectives import KINDS, Transfer, between_slices, transfer
 from bert_jax.tpu.costs.hlo import UNNAMED, Computation, Instruction, Module, place, trips
-from bert_jax.tpu.costs.kernels import Schedule
+from bert_jax.tpu.costs.kernel_cycles import Schedule
 from bert_jax.tpu.costs.topologies import Topology
 
 FREE = {

@@ -17,7 +17,7 @@ from bert_jax import aot
 from bert_jax.errors import UserError
 from tests.tpu.costs.devices import Executable, install_compiler
 from tests.tpu.costs.test_estimate import A, program, work
-from tests.tpu.costs.test_kernels import SCHEDULE
+from tests.tpu.costs.test_kernel_cycles import SCHEDULE
 
 EXPERIMENT = """
 def get_config():

@@ -8,7 +8,7 @@ import pytest
 
 from bert_jax.tpu.costs.estimate import Estimate, Estimator, interval, utilisation
 from bert_jax.tpu.costs.hlo import UNNAMED, parse
-from bert_jax.tpu.costs.kernels import Schedule
+from bert_jax.tpu.costs.kernel_cycles import Schedule
 from bert_jax.tpu.costs.topologies import Topology, parse_topology
 from tests.tpu.costs.devices import devices_of
 from tests.tpu.costs.test_hlo import LOOPS

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from bert_jax.tpu.costs.hlo import parse
-from bert_jax.tpu.costs.kernels import READER, kernel_calls, kernel_schedules, read_schedule
+from bert_jax.tpu.costs.kernel_cycles import READER, kernel_calls, kernel_schedules, read_schedule
 from bert_jax.tpu.costs.topologies import parse_topology
 
 # The structure of a real schedule: a loop over the grid with its pipeline's two extra trips, a loop inside, and a branch with
@@ -196,6 +196,6 @@ def test_the_kernel_compiler_process_can_import_this_package(
 def test_schedules_cached_by_an_older_reader_are_ignored(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
     asked = answer(monkeypatch, SCHEDULE)
     for reader in (READER, READER + 1, READER + 1):
-        monkeypatch.setattr("bert_jax.tpu.costs.kernels.READER", reader)
+        monkeypatch.setattr("bert_jax.tpu.costs.kernel_cycles.READER", reader)
         assert kernel_schedules(parse(CALL), parse_topology("v5e:4x4"), "1", tmp_path) == {"QUJD": read_schedule(SCHEDULE)}
     assert len(asked) == 2

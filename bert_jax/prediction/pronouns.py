@@ -12,7 +12,7 @@ from bert_jax.interface.words import counted
 from bert_jax.model.heads.mention import MentionHead
 from bert_jax.prediction.engine import Engine
 from bert_jax.prediction.fields import Field
-from bert_jax.prediction.labels import compute_logits, require_head
+from bert_jax.prediction.labelling import compute_logits, require_head
 from bert_jax.prediction.packing import Item
 from bert_jax.prediction.questions import shortened
 from bert_jax.tasks.examples import PronounExample

@@ -19,7 +19,7 @@ from bert_jax.model.config import ModelConfig
 from bert_jax.model.embeddings import Embeddings
 from bert_jax.model.encoder import Block, layer_kinds
 from bert_jax.model.encoder_decoder import DecoderBlock, LanguageModelHead, encode
-from bert_jax.model.heads.pretraining import MaskedLanguageModelHead
+from bert_jax.model.heads.pretraining_heads import MaskedLanguageModelHead
 from bert_jax.model.layers import Norm
 from bert_jax.model.tokens import ARRAYS, Layer, Tokens
 

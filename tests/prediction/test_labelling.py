@@ -14,7 +14,7 @@ from bert_jax.model.heads.sequence import SequenceHead
 from bert_jax.model.heads.span import SpanHead
 from bert_jax.model.heads.token import TokenHead
 from bert_jax.prediction.engine import Engine
-from bert_jax.prediction.labels import AnswerQuestion, Choose, Classify, Tag, _Tagged, _word_windows, entities
+from bert_jax.prediction.labelling import AnswerQuestion, Choose, Classify, Tag, _Tagged, _word_windows, entities
 from bert_jax.prediction.predictor import Predictor
 from bert_jax.tasks.spans import Answer, Span, windows
 from tests.interop.tiny import WORDS, make_labelled_model

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from bert_jax.data import packing
-from bert_jax.data.packing import best_fit, pack_histogram, pack_rows
+from bert_jax.data import example_packing
+from bert_jax.data.example_packing import best_fit, pack_histogram, pack_rows
 
 
 def lengths_like_a_corpus(count: int, longest: int, seed: int = 0) -> np.ndarray:
@@ -69,7 +69,7 @@ def test_the_shortest_examples_are_packed_too():
 @pytest.mark.parametrize(("count", "dtype"), [(2**31 - 1, np.int32), (2**31 + 1, np.int64)])
 def test_example_numbers_are_int32_if_they_fit(count, dtype, monkeypatch):
     """The array is a view of a single length and takes no memory. The permutation would take memory, so it is replaced."""
-    monkeypatch.setattr(packing, "permutation", lambda count, key, dtype: np.zeros(1, dtype))
+    monkeypatch.setattr(example_packing, "permutation", lambda count, key, dtype: np.zeros(1, dtype))
     assert pack_rows(np.broadcast_to(np.uint16(9), count), 128, 1, key=3).dtype == dtype
 
 

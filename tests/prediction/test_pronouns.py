@@ -11,8 +11,8 @@ from bert_jax.errors import UserError
 from bert_jax.model.heads.mention import MentionHead
 from bert_jax.model.heads.span import SpanHead
 from bert_jax.prediction.engine import Engine
-from bert_jax.prediction.mentions import Resolve, find_mention
 from bert_jax.prediction.predictor import Predictor
+from bert_jax.prediction.pronouns import Resolve, find_mention
 from bert_jax.prediction.streams import read_records
 from tests.interop.tiny import WORDS
 from tests.prediction.reference import WITHIN, label_outputs, mixed_texts, softmax

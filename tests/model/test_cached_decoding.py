@@ -6,7 +6,7 @@ import dataclasses
 
 import numpy as np
 
-from bert_jax.model.decoding import empty_cache
+from bert_jax.model.cached_decoding import empty_cache
 from tests.random_rows import TINY
 
 
