@@ -28,7 +28,7 @@ from bert_jax.runtime.environment import quiet_libraries
 from bert_jax.tpu.costs.compiler import Compiler
 from bert_jax.tpu.costs.examination import examine
 from bert_jax.tpu.costs.flags import parse_flags
-from bert_jax.tpu.costs.report import comparisons, refusal, text, totals, totals_text
+from bert_jax.tpu.costs.step_report import comparisons, refusal, text, totals, totals_text
 from bert_jax.tpu.costs.topologies import parse_topology
 from bert_jax.tpu.programs import cases
 

@@ -37,9 +37,9 @@ from bert_jax.data.corpus.build import (
     write_or_check_tokenizer,
 )
 from bert_jax.data.corpus.cleaning import RULES, CleaningConfig
+from bert_jax.data.corpus.corpus_report import format_report
 from bert_jax.data.corpus.hub import find_vocabulary
 from bert_jax.data.corpus.parallel import PairRules
-from bert_jax.data.corpus.report import format_report
 from bert_jax.data.corpus.sentences import LAYOUTS
 from bert_jax.data.corpus.shard import TextConfig
 from bert_jax.data.corpus.store import MANIFEST, SETTINGS, TOKENIZER, open_splits

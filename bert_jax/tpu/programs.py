@@ -44,7 +44,7 @@ from bert_jax.sharding.rules import ACTIVATION_RULES, BATCH, check_batch_size, p
 from bert_jax.storage.fetching import fetched
 from bert_jax.storage.paths import checked, is_remote
 from bert_jax.tasks.task import task_head_class
-from bert_jax.tpu.costs.report import Step
+from bert_jax.tpu.costs.step_report import Step
 from bert_jax.training.steps import TrainState
 
 # --------------------------------------------------------------------------------------------------------------------- the steps

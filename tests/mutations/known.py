@@ -71,12 +71,12 @@ SEEN = [
     Mistake("bert_jax/training/log.py", 1, "self._goodput.close()", "pass"),
     Mistake("bert_jax/analysis/coreference/measure.py", 1, "chosen = int(other[:, : choice", "chosen = int(own[:, : choice"),
     Mistake(
-        "bert_jax/tpu/costs/report.py",
+        "bert_jax/tpu/costs/step_report.py",
         1,
         "step.rows * step.length / chips / seconds",
         "step.rows * step.length / step.devices / seconds",
     ),
-    Mistake("bert_jax/tpu/costs/report.py", 1, "step.rows / chips / seconds", "step.rows / step.devices / seconds"),
+    Mistake("bert_jax/tpu/costs/step_report.py", 1, "step.rows / chips / seconds", "step.rows / step.devices / seconds"),
     Mistake("bert_jax/studies/calibration.py", 1, "if end - count + every < record", "if end - count < record"),
     Mistake("bert_jax/training/data_parallel.py", 1, "len(sides) != 2", "len(sides) < 2"),
     Mistake(
@@ -476,7 +476,10 @@ EQUIVALENT: list[Equivalent] = [
         "it only adds an empty part of one more row group",
     ),
     Equivalent(
-        "bert_jax/data/corpus/tables.py", "values = values.dictionary_decode()", "pass", "pyarrow casts a dictionary of texts too"
+        "bert_jax/data/corpus/columnar.py",
+        "values = values.dictionary_decode()",
+        "pass",
+        "pyarrow casts a dictionary of texts too",
     ),
     Equivalent(
         "bert_jax/analysis/probe/linear.py",
@@ -1479,25 +1482,25 @@ EQUIVALENT: list[Equivalent] = [
         "the reader of the next span owns the text; it only ends earlier",
     ),
     Equivalent(
-        "bert_jax/data/corpus/report.py",
+        "bert_jax/data/corpus/corpus_report.py",
         "values = np.random.default_rng(0).integers(0, 2**64, vocabulary_size, dtype=np.uint64)",
         "values = np.random.default_rng(1).integers(0, 2**64, vocabulary_size, dtype=np.uint64)",
         "any seed gives hashes",
     ),
     Equivalent(
-        "bert_jax/data/corpus/report.py",
+        "bert_jax/data/corpus/corpus_report.py",
         "values = np.random.default_rng(0).integers(0, 2**64, vocabulary_size, dtype=np.uint64)",
         "values = np.random.default_rng(0).integers(1, 2**64, vocabulary_size, dtype=np.uint64)",
         "any random numbers give hashes",
     ),
     Equivalent(
-        "bert_jax/data/corpus/report.py",
+        "bert_jax/data/corpus/corpus_report.py",
         "worse = int(unknown[1] > unknown[0])",
         "worse = int(unknown[1] >= unknown[0])",
         "equal fractions are both too large or both small enough",
     ),
     Equivalent(
-        "bert_jax/data/corpus/report.py",
+        "bert_jax/data/corpus/corpus_report.py",
         "worse = int(rates[1] > rates[0])",
         "worse = int(rates[1] >= rates[0])",
         "equal rates give no warning",
@@ -1515,7 +1518,7 @@ EQUIVALENT: list[Equivalent] = [
         "it only keeps the weight of empty texts above 0",
     ),
     Equivalent(
-        "bert_jax/data/corpus/tables.py",
+        "bert_jax/data/corpus/columnar.py",
         "weight = max(1.0, found.text_bytes)",
         "weight = max(2.0, found.text_bytes)",
         "it only keeps the weight of empty texts above 0",

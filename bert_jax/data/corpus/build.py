@@ -16,8 +16,7 @@ import numpy as np
 
 from bert_jax import files
 from bert_jax.data.corpus import sources, store
-from bert_jax.data.corpus.parallel import PairRules, source_languages
-from bert_jax.data.corpus.report import (
+from bert_jax.data.corpus.corpus_report import (
     ShardSurvey,
     corpus_report,
     format_report,
@@ -26,6 +25,7 @@ from bert_jax.data.corpus.report import (
     sampling,
     survey_shard,
 )
+from bert_jax.data.corpus.parallel import PairRules, source_languages
 from bert_jax.data.corpus.shard import (
     ShardWork,
     TextConfig,

@@ -3,7 +3,7 @@
     embedded                      the reference prose of the installed Python and packages (`embedded/`)
     text:GLOB                     UTF-8 text in one of `sentences.LAYOUTS`
     jsonl:GLOB                    one JSON object per line; its field --text-field is the document
-    parquet:GLOB, :DIR[:SPLIT]    Parquet files, or a directory in the Hugging Face hub's layout; one document per row (`tables`)
+    parquet:GLOB, :DIR[:SPLIT]    Parquet files, or a directory in the Hugging Face hub's layout; a document per row (`columnar`)
     arrow:DIR[:SPLIT], :GLOB      the output of `save_to_disk` of Hugging Face's `datasets`, or Arrow files
     tfds:NAME[:SPLIT][@FEATURE]   a text data set of the TensorFlow Datasets catalogue; split `train` by default
     parallel:GLOB.en:GLOB.de      texts and their translations, also in one file (.tsv, .jsonl); a pair is a document (`parallel`)

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from typing import IO
 
 from bert_jax import files
-from bert_jax.data.corpus import tables
+from bert_jax.data.corpus import columnar
 from bert_jax.data.corpus.sentences import SAMPLE_BYTES, detect_layout, paragraphs, unwrap
 from bert_jax.data.corpus.sources import Document, Item, ReadOptions, Say, Source, SourceKind, Span, decode, source_files
 from bert_jax.errors import UserError, nearest
@@ -121,7 +121,7 @@ def _json_problem(head: bytes) -> str:
     if not records or len(records) < 0.9 * len(lines):
         return ""
     fields = [name for name, value in records[0].items() if isinstance(value, str)]
-    field = next((name for name in tables.LIKELY if name in fields), fields[0] if fields else "NAME")
+    field = next((name for name in columnar.LIKELY if name in fields), fields[0] if fields else "NAME")
     flag = "" if field == "text" else f" --text-field={field}"
     return f"holds JSON, one object per line, not text; write jsonl: instead of text:{flag}"
 

@@ -26,7 +26,7 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Se
 from dataclasses import dataclass
 from typing import Any, TypeGuard
 
-from bert_jax.data.corpus.tables import configuration_name, full_split_name, is_data, split_name
+from bert_jax.data.corpus.columnar import configuration_name, full_split_name, is_data, split_name
 from bert_jax.errors import UserError, listed, missing_path, nearest, repeated
 from bert_jax.files import Json, JsonObject, parse_json, read_object
 from bert_jax.interface.words import counted

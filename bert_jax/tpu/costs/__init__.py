@@ -12,5 +12,5 @@ In: a lowered step and a topology. Out: memory, seconds, utilisation, price.
     collectives.py       time and bytes of collectives on the network of a slice
     memory.py            the bytes of arguments and temporaries in the memory of a chip
     estimate.py          the time of one step
-    report.py            the report, as text and as JSON
+    step_report.py       the report, as text and as JSON
 """

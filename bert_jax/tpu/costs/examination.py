@@ -18,7 +18,7 @@ from bert_jax.sharding.mesh import shard_further
 from bert_jax.sharding.rules import parameter_shards, row_multiple
 from bert_jax.tpu.costs.compiler import Compiler, calibrate
 from bert_jax.tpu.costs.memory import local_bytes, program_memory, used_bytes
-from bert_jax.tpu.costs.report import record, refused
+from bert_jax.tpu.costs.step_report import record, refused
 from bert_jax.tpu.costs.topologies import Topology
 from bert_jax.tpu.programs import Case, StepProgram, say
 from bert_jax.training.compilation import save_program

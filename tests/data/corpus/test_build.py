@@ -22,7 +22,7 @@ import pytest
 from pyarrow import parquet
 
 from bert_jax import files
-from bert_jax.data.corpus import report as report_module
+from bert_jax.data.corpus import corpus_report as report_module
 from bert_jax.data.corpus import shard
 from bert_jax.data.corpus.build import _difference, _layouts, write_or_check_tokenizer
 from bert_jax.data.corpus.sources import Item, ReadOptions

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bert_jax.data.corpus import report
+from bert_jax.data.corpus import corpus_report as report_module
 from bert_jax.data.corpus.cleaning import ALWAYS, RULES
-from bert_jax.data.corpus.report import ShardSurvey, _warnings, corpus_report, format_report
+from bert_jax.data.corpus.corpus_report import ShardSurvey, _warnings, corpus_report, format_report
 from bert_jax.errors import UserError
 from tests.data.conftest import english
 
@@ -299,16 +299,16 @@ def test_a_report_adds_the_shards_up(tiny):
 )
 def test_the_dropped_share_is_of_the_characters_or_of_repeated_documents(read, duplicates, kept, share):
     dropped = {"duplicate-documents": duplicates} if duplicates else {}
-    assert report._dropped_share({"read": read, "dropped": dropped, "kept_characters": kept}) == share
+    assert report_module._dropped_share({"read": read, "dropped": dropped, "kept_characters": kept}) == share
 
 
 def test_a_vocabulary_must_know_nine_tenths_of_each_language():
     right = {"source unknown": 1, "source tokens": 10, "target tokens": 5}
-    report.require_both_languages(("en", "el"), right)
-    report.require_both_languages(("en", "el"), {})
+    report_module.require_both_languages(("en", "el"), right)
+    report_module.require_both_languages(("en", "el"), {})
     for side, here, there in (("source", "en", "el"), ("target", "el", "en")):
         found = {"source tokens": 10, "target tokens": 10, f"{side} unknown": 2}
         with pytest.raises(UserError, match=f"20% of the tokens are unknown in {here} .*, 0.0% in {there}; train a vocabulary"):
-            report.require_both_languages(("en", "el"), found)
+            report_module.require_both_languages(("en", "el"), found)
     with pytest.raises(UserError, match="100% of the tokens are unknown in en"):
-        report.require_both_languages(("en", "el"), {"source unknown": 1})
+        report_module.require_both_languages(("en", "el"), {"source unknown": 1})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bert_jax.data.corpus import build, hub, report, shard, store, text_files, tfds_text, verification
+from bert_jax.data.corpus import build, corpus_report, hub, shard, store, text_files, tfds_text, verification
 from bert_jax.data.corpus.embedded import embedded_dataset_builder
 from bert_jax.data.tokenizers import wordpiece
 
@@ -13,8 +13,8 @@ from bert_jax.data.tokenizers import wordpiece
     ("limit", "expected"),
     [
         (shard._FLUSH_TOKENS * 4, 4 << 20),  # bytes of the tokens that a worker holds
-        (report._CHUNK_TOKENS * 8, 16 << 20),  # bytes of their hashes
-        (report._REPEATED, 20),  # lines that a shard keeps; five of them are shown
+        (corpus_report._CHUNK_TOKENS * 8, 16 << 20),  # bytes of their hashes
+        (corpus_report._REPEATED, 20),  # lines that a shard keeps; five of them are shown
         (shard._MOST_LETTERS, 5_000),  # characters whose counts a shard keeps
         (text_files.HEAD_BYTES, 1 << 16),  # bytes from which a format is recognised
         (text_files._PIECE, 1 << 20),  # bytes, "about every MiB" in the help

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from bert_jax import files
-from bert_jax.data.corpus import report
-from bert_jax.data.corpus.report import ShardSurvey, duplicate_lines, sampling
+from bert_jax.data.corpus import corpus_report
+from bert_jax.data.corpus.corpus_report import ShardSurvey, duplicate_lines, sampling
 from bert_jax.data.corpus.shard import drop_documents
 
 EMPTY = ShardSurvey({}, np.zeros(0, np.uint64), np.zeros(0, np.int64), {}, np.zeros(24, np.int64), np.zeros(24, np.int64), 0, {})
@@ -40,24 +40,24 @@ def test_lines_are_sampled_only_beyond_twenty_million():
 
 def test_lengths_are_counted_by_powers_of_two_and_the_longest_in_the_last_bin():
     expected = [1, 2, 1, *[0] * 20, 3]
-    assert report._length_histogram(np.array([1, 2, 3, 4, 1 << 23, 1 << 24, 1 << 30])).tolist() == expected
-    assert report._length_histogram(np.zeros(0, np.int64)).tolist() == [0] * 24
+    assert corpus_report._length_histogram(np.array([1, 2, 3, 4, 1 << 23, 1 << 24, 1 << 30])).tolist() == expected
+    assert corpus_report._length_histogram(np.zeros(0, np.int64)).tolist() == [0] * 24
 
 
 def test_the_hash_of_a_line_depends_on_every_value_and_its_position():
     values = np.random.default_rng(0).integers(0, 2**64, 150, dtype=np.uint64)
     offsets = np.array([0, 100, 101, 150])
-    multiplier = int(report._MULTIPLIER)
+    multiplier = int(corpus_report._MULTIPLIER)
     sums = [
         sum(int(value) * multiplier ** (place + 1) for place, value in enumerate(values[start:stop])) % 2**64
         for start, stop in ((0, 100), (100, 101), (101, 150))
     ]
-    assert report._hash_runs(values, offsets).tolist() == sums
+    assert corpus_report._hash_runs(values, offsets).tolist() == sums
     for place in (0, 98, 99):  # an even multiplier would forget all but the first 63
         other = values.copy()
         other[place] += np.uint64(1)
-        assert report._hash_runs(other, offsets)[0] != sums[0]
-    assert len(report._hash_runs(values[:0], np.zeros(1, np.int64))) == 0
+        assert corpus_report._hash_runs(other, offsets)[0] != sums[0]
+    assert len(corpus_report._hash_runs(values[:0], np.zeros(1, np.int64))) == 0
 
 
 def test_rewriting_a_shard_removes_leftovers_of_a_killed_process(tmp_path, text_file, build):

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from bert_jax.data.corpus import tables
+from bert_jax.data.corpus import columnar
 from bert_jax.data.corpus.sources import ReadOptions, cut, default_shards, find_items, parse_source, read_span
 from bert_jax.data.corpus.store import open_corpus
 from bert_jax.errors import UserError
@@ -173,7 +173,7 @@ def test_all_files_of_a_source_must_have_the_column_of_the_first(tmp_path):
     ],
 )
 def test_the_split_of_a_file_is_read_from_its_path(name, split):
-    assert tables.split_name(name) == split
+    assert columnar.split_name(name) == split
 
 
 def write_files(root: pathlib.Path, names: Iterable[str]) -> None:
@@ -228,7 +228,7 @@ def test_a_row_group_larger_than_the_memory_is_read_in_parts(tmp_path):
     assert pq.ParquetFile(tmp_path / "a.parquet").num_row_groups == 1
     before, most = pa.total_allocated_bytes(), 0
     tracemalloc.start()
-    for count, found in enumerate(tables.read_texts("parquet", str(tmp_path / "a.parquet"), "text", 0, 4000)):
+    for count, found in enumerate(columnar.read_texts("parquet", str(tmp_path / "a.parquet"), "text", 0, 4000)):
         assert found is not None
         assert found.startswith(b"%d " % count)
         most = max(most, pa.total_allocated_bytes() - before)
@@ -245,7 +245,7 @@ def test_any_range_of_rows_can_be_read(tmp_path, monkeypatch):
     save(tmp_path, table, chunk=11, name="a.arrow")
     for kind in records.KINDS:
         for start, stop in ((0, 30), (0, 1), (3, 5), (5, 6), (8, 11), (9, 25), (11, 22), (17, 30), (29, 30)):
-            found = list(tables.read_texts(kind, str(tmp_path / f"a.{kind}"), "text", start, stop))
+            found = list(columnar.read_texts(kind, str(tmp_path / f"a.{kind}"), "text", start, stop))
             assert found == [b"Row %d." % k for k in range(start, stop)], (kind, start, stop)
 
 
@@ -256,14 +256,14 @@ def test_only_the_text_column_counts_for_the_size(tmp_path):
         pq.write_table(table, tmp_path / f"{name}.parquet")
         save(tmp_path, table, name=f"{name}.arrow")
     for kind in records.KINDS:
-        sizes = [tables.inspect(kind, str(tmp_path / f"{name}.{kind}"), "text", "").text_bytes for name in ("alone", "beside")]
+        sizes = [columnar.inspect(kind, str(tmp_path / f"{name}.{kind}"), "text", "").text_bytes for name in ("alone", "beside")]
         assert sizes[0] == sizes[1], kind
 
 
 def test_an_arrow_file_truncated_while_read_is_an_error_without_a_crash(tmp_path):
     save(tmp_path / "saved", pa.table({"text": [f"{k} " + "word " * 2000 for k in range(200)]}))
     path = tmp_path / "saved" / "data-00000-of-00001.arrow"
-    read = tables.read_texts("arrow", str(path), "text", 0, 200)
+    read = columnar.read_texts("arrow", str(path), "text", 0, 200)
     next(read)
     os.truncate(path, 5_000)
     with pytest.raises(
@@ -285,7 +285,7 @@ def test_memory_of_an_arrow_file_is_released_after_small_and_large_batches(tmp_p
     save(tmp_path, table, chunk=6, name="a.arrow")
     monkeypatch.setattr(records.mmap, "mmap", Mapped)
     monkeypatch.setattr(records, "_MAPPED_BYTES", 2_000)  # three batches
-    assert len(list(tables.read_texts("arrow", str(tmp_path / "a.arrow"), "text", 0, 60))) == 60
+    assert len(list(columnar.read_texts("arrow", str(tmp_path / "a.arrow"), "text", 0, 60))) == 60
     assert given_back == 2 * [mmap.MADV_DONTNEED]  # after four batches each
 
 
@@ -297,11 +297,11 @@ def test_a_parquet_file_is_divided_between_row_groups_and_a_large_one_into_a_few
     assert [[(span.start, span.stop) for span in shard] for shard in cut([item], 3)] == [[(0, 30)], [(30, 60)], [(60, 100)]]
     assert default_shards([item], None) == 1
     assert default_shards([dataclasses.replace(item, weight=1e9)], None) == 4
-    monkeypatch.setattr(tables, "_PART_BYTES", int(item.weight / 8))
+    monkeypatch.setattr(columnar, "_PART_BYTES", int(item.weight / 8))
     (item,) = find_items([parse_source(source)], ReadOptions())
     assert {0, 30, 60, 90} < set(item.cuts)
     assert 8 <= len(item.cuts) <= 13
-    monkeypatch.setattr(tables, "_PART_BYTES", 1)
+    monkeypatch.setattr(columnar, "_PART_BYTES", 1)
     (item,) = find_items([parse_source(source)], ReadOptions())
     assert len(item.cuts) == 16 * 3 + 10
     for shards in (1, 3, 7, 40):
@@ -330,7 +330,7 @@ def files_of(*sets: str, split: str = "train") -> list[str]:
     ],
 )
 def test_the_files_of_the_requested_split_or_of_train_are_chosen(names, split, chosen, said):
-    assert tables.choose_files("parquet", names, split, FLAG) == (chosen, said)
+    assert columnar.choose_files("parquet", names, split, FLAG) == (chosen, said)
 
 
 @pytest.mark.parametrize(
@@ -348,7 +348,7 @@ def test_the_files_of_the_requested_split_or_of_train_are_chosen(names, split, c
 )
 def test_a_choice_of_files_that_is_unclear_is_refused(names, split, says):
     with pytest.raises(UserError, match=f"^{re.escape(says)}"):
-        tables.choose_files("parquet", names, split, FLAG)
+        columnar.choose_files("parquet", names, split, FLAG)
 
 
 @pytest.mark.parametrize(
@@ -366,7 +366,7 @@ def test_a_file_of_another_format_is_refused_with_its_source(tmp_path, content, 
     if content is not None:
         (tmp_path / "a").write_bytes(content)
     with pytest.raises(UserError, match=f"^{tmp_path}/a {says}"):
-        tables.inspect("parquet", f"{tmp_path}/a", None, "GIVEN", "--eval-source")
+        columnar.inspect("parquet", f"{tmp_path}/a", None, "GIVEN", "--eval-source")
 
 
 TEXT, NUMBER = pa.array(["One."]), pa.array([1])
@@ -398,4 +398,4 @@ TEXT, NUMBER = pa.array(["One."]), pa.array([1])
 def test_a_text_column_that_is_unclear_is_refused(tmp_path, names, columns, wanted, says):
     pq.write_table(pa.Table.from_arrays(columns, names=names), tmp_path / "a.parquet")
     with pytest.raises(UserError, match=f"^{tmp_path}/a.parquet{says}"):
-        tables.inspect("parquet", f"{tmp_path}/a.parquet", wanted, "GIVEN")
+        columnar.inspect("parquet", f"{tmp_path}/a.parquet", wanted, "GIVEN")

@@ -12,7 +12,7 @@ from bert_jax.hardware import DCN_LATENCY, ICI_EFFICIENCY, ICI_LATENCY
 from bert_jax.interface.words import duration
 from bert_jax.tpu.costs.compiler import Calibration, DoesNotFit
 from bert_jax.tpu.costs.memory import Memory
-from bert_jax.tpu.costs.report import (
+from bert_jax.tpu.costs.step_report import (
     Step,
     _wrapped,
     comparison,
