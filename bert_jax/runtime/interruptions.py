@@ -15,9 +15,6 @@ import time
 from collections.abc import Callable, Iterator
 from types import FrameType, TracebackType
 
-import jax
-from jax.experimental import multihost_utils
-
 
 class Preemption:
     """Converts SIGTERM and the first Ctrl-C to a flag that the training loop polls. After SIGTERM, a preempted machine has
@@ -29,25 +26,19 @@ class Preemption:
     ...         if preemption.requested():
     ...             save(); sys.exit(preemption.exit_status)
 
-    With one process, a signal handler sets the flag. With several processes, JAX's preemption service handles SIGTERM, and the
-    first Ctrl-C sends SIGTERM to its own process. When a process is signalled, the service notifies all processes and chooses a
-    call of `requested` that no process has reached yet. `requested` returns True in all processes from this call on, so that a
-    collective save cannot deadlock. Every process must therefore call `requested` after every step. The calls are counted, since
-    the step is not 0 at the start of a resumed run, and decreases after a rollback and between the runs of a sweep. A second
-    Ctrl-C interrupts immediately. A process that was started to ignore Ctrl-C (`&` in a script) continues to ignore it."""
+    If several processes train one run, `agreed` is their `Processes.stop_together`, so that all of them stop after the same step.
+    Every process must then call `requested` after every step. A second Ctrl-C interrupts immediately. A process that was started
+    to ignore Ctrl-C (`&` in a script) continues to ignore it."""
 
-    def __init__(self) -> None:
+    def __init__(self, agreed: Callable[[bool], bool] | None = None) -> None:
         self._signal: int | None = None
-        self._interrupted = False
         self._previous: dict[int, Callable[[int, FrameType | None], object] | int | None] = {}
-        self._service = jax.process_count() > 1
-        self._calls = 0
+        self._agreed = agreed
 
     def __enter__(self) -> Preemption:
-        # Only the main thread can set handlers. A Python handler for SIGTERM would replace the C++ handler of JAX's service.
-        if threading.current_thread() is threading.main_thread():
+        if threading.current_thread() is threading.main_thread():  # only the main thread can set handlers
             ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN  # started with `&` in a script
-            for number in (*(() if self._service else (signal.SIGTERM,)), *(() if ignored else (signal.SIGINT,))):
+            for number in (signal.SIGTERM, *(() if ignored else (signal.SIGINT,))):
                 self._previous[number] = signal.signal(number, self._notice)
         return self
 
@@ -57,18 +48,19 @@ class Preemption:
 
     def requested(self) -> bool:
         """Returns whether the run should save and end after the current step. The answer is the same in every process."""
-        self._calls += 1
-        if self._service and multihost_utils.reached_preemption_sync_point(self._calls):
-            self._signal = signal.SIGINT if self._interrupted else signal.SIGTERM
-        return self._signal is not None
+        if self._agreed is None:
+            return self._signal is not None
+        if is_agreed := self._agreed(self._signal is not None):
+            self.request()
+        return is_agreed
 
     def requested_here(self) -> bool:
         """Returns whether the run should save and end, at any time between two steps. With several processes, this is always
         False, because the processes do not notice a signal at the same time."""
-        return not self._service and self._signal is not None
+        return self._agreed is None and self._signal is not None
 
     def request(self) -> None:
-        """Requests a stop, as SIGTERM does. This is called when another process of a sweep was asked to stop."""
+        """Requests a stop, as SIGTERM does. This is called when another process was asked to stop."""
         self._signal = self._signal or signal.SIGTERM
 
     @property
@@ -77,14 +69,10 @@ class Preemption:
         return 128 + (self._signal or signal.SIGTERM)
 
     def _notice(self, number: int, frame: FrameType | None) -> None:
-        if number == signal.SIGINT and (self._interrupted or self._signal is not None):
+        if number == signal.SIGINT and self._signal is not None:
             raise KeyboardInterrupt
-        self._interrupted = number == signal.SIGINT
-        if self._service:
-            step = "a step that all processes reach"
-            os.kill(os.getpid(), signal.SIGTERM)
-        else:
-            step, self._signal = "this step", number
+        self._signal = number
+        step = "this step" if self._agreed is None else "a step that all processes reach"
         again = "; Ctrl-C again stops at once, without saving" if number == signal.SIGINT else ""
         # os.write is used, since print is not safe in a handler, which may have interrupted another print
         os.write(2, f"\n{signal.Signals(number).name}: saving after {step}, then stopping{again}\n".encode())

@@ -138,7 +138,7 @@ def start_run(
             if index and independent:
                 mirror.fetch()
             mirror.start()
-        preemption = stack.enter_context(Preemption())
+        preemption = stack.enter_context(Preemption(processes.stop_together if together else None))
         watchdog = stack.enter_context(processes.watched_by(Watchdog(workdir, floor=flags.hang_seconds)))
         shard = RunShard() if together else stack.enter_context(processes.shard_runs(flags.workdir, preemption.request))
         profile = stack.enter_context(Profile(flags.profile, workdir / PROFILE))

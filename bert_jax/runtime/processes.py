@@ -11,8 +11,9 @@ process was stopped or has lost its network. Process 0 is connected to every oth
 them. Every process then ends within seconds and names the same culprit. The same loop checks whether this process itself makes
 progress (`interruptions.Watchdog`).
 
-All other agreements use the same connections. `gather` exchanges the JSON values of all processes. `RunShard` divides the runs
-of a sweep or a study among the processes without collectives.
+All other agreements use the same connections. `gather` exchanges the JSON values of all processes. `stop_together` finds a step
+after which all processes save and stop. `RunShard` divides the runs of a sweep or a study among the processes without
+collectives.
 
 JAX's service runs in process 0. The service aborts every process that is still connected when process 0 exits. JAX's own
 barrier before the exit does not prevent this on busy machines, since process 0 closes the service before the others have left
@@ -319,6 +320,14 @@ class Processes(contextlib.AbstractContextManager["Processes"]):
         self._gathered: dict[int, dict[int, Any]] = {}
         """Number of the `gather` call -> values by process. Process 0 has the values of all other processes. Every other
         process has the values of all processes."""
+        self._calls = 0
+        """The number of calls of `stop_together`."""
+        self._halts = False
+        """Whether a process was asked to stop. Calls of `stop_together` then wait for `_last_call`."""
+        self._calls_of: dict[int, int] = {}
+        """In process 0, the number of calls of each process when it learned that a process was asked to stop."""
+        self._last_call: int | None = None
+        """The call of `stop_together` after which all processes stop."""
         self._apart: Callable[[], object] | None = None
         """A function that asks this process to save and stop. It is only set if each process works on its own."""
         self._asked_to_stop = False
@@ -393,6 +402,25 @@ class Processes(contextlib.AbstractContextManager["Processes"]):
         if message := str(self.gather(message)[0]):
             raise UserError(message)
 
+    def stop_together(self, asked: bool) -> bool:
+        """Returns whether this run stops, because a process was `asked` to stop. Every process must call this method after every
+        step. It returns True from the same call on in all processes, so that a collective save cannot deadlock. This is the first
+        call that no process had reached when it learned of the request.
+
+        The calls are counted, since the step is not 0 at the start of a resumed run, and decreases after a rollback."""
+        with self._news:
+            if asked and not self._halts:
+                self._halt()
+            self._news.wait_for(lambda: not self._halts or self._last_call is not None or self._over)
+            self._calls += 1
+            return self._last_call is not None and self._calls >= self._last_call
+
+    def _halt(self) -> None:
+        self._halts = True
+        if self.index == 0:
+            self._calls_of[0] = self._calls
+        self._send({"halts": True})
+
     def join_jax(self, timeout: float) -> None:
         """Starts `jax.distributed`. Raises UserError if JAX has already computed, e.g. in a user's file.
 
@@ -401,6 +429,7 @@ class Processes(contextlib.AbstractContextManager["Processes"]):
         our own check reacts first. This check names the silent process. JAX's barrier at the exit is not used, because process
         0, which runs the service, exits last."""
         host, _, port = self.hosts.coordinator.rpartition(":")
+        jax.config.update("jax_enable_preemption_service", False)  # it would handle SIGTERM, see `stop_together`
         try:
             jax.distributed.initialize(
                 self.hosts.coordinator,
@@ -658,6 +687,19 @@ class Processes(contextlib.AbstractContextManager["Processes"]):
                 self._gathered.setdefault(number, {})[other] = value
             case {"round": int(number), "values": [*values]}:
                 self._gathered[number] = dict(enumerate(values))
+            case {"halts": True} if self.index == 0:
+                if not self._halts:
+                    self._halt()
+            case {"halts": True}:
+                self._halts = True
+                self._send({"calls": self._calls})
+            case {"calls": int(count)}:
+                self._calls_of[other] = count
+                if len(self._calls_of) == self.count:
+                    self._last_call = max(self._calls_of.values()) + 1
+                    self._send({"last call": self._last_call})
+            case {"last call": int(number)}:
+                self._last_call = number
             case {"stop": True}:
                 if self.index == 0:
                     self._send({"stop": True}, but=other)

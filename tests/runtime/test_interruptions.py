@@ -10,7 +10,6 @@ import threading
 import pytest
 
 from bert_jax.errors import HUNG
-from bert_jax.runtime import interruptions
 from bert_jax.runtime.interruptions import Preemption, Watchdog
 from bert_jax.runtime.processes import Processes
 
@@ -69,47 +68,28 @@ def test_a_stop_request_of_another_process_counts_like_sigterm():
         assert preemption.exit_status == 130
 
 
-def test_several_processes_stop_at_the_step_chosen_by_jax(monkeypatch: pytest.MonkeyPatch):
-    before = signal.getsignal(signal.SIGTERM)
-    monkeypatch.setattr(interruptions.jax, "process_count", lambda: 2)
-    monkeypatch.setattr(interruptions.multihost_utils, "reached_preemption_sync_point", lambda n: n == 3)
-    with Preemption() as preemption:
-        assert signal.getsignal(signal.SIGTERM) is before, "it handles the signal"
-        assert [preemption.requested() for _ in range(5)] == [False, False, True, True, True]
-        assert preemption.exit_status == 143
-
-
-def test_a_signal_before_the_first_step_of_a_resumed_run_is_not_lost(monkeypatch: pytest.MonkeyPatch):
-    """JAX's service chooses the number after the latest one that any process has passed to it, and waits for exactly this
-    number. Before the first call, the latest number is 0."""
-    monkeypatch.setattr(interruptions.jax, "process_count", lambda: 2)
-    monkeypatch.setattr(interruptions.multihost_utils, "reached_preemption_sync_point", lambda number: number == 1)
-    with Preemption() as preemption:
-        assert preemption.requested(), "the number depended on the step, 501"
-
-
-def test_ctrl_c_stops_several_processes_at_the_step_chosen_by_jax(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (None, 143)])
+def test_one_of_several_processes_stops_after_the_step_on_which_all_agree(
+    number: signal.Signals | None, status: int, capfd: pytest.CaptureFixture[str]
 ):
-    """The first Ctrl-C sends SIGTERM to the process, which JAX's service handles."""
-    notices = list[int]()
-    before = signal.getsignal(signal.SIGINT), signal.signal(signal.SIGTERM, lambda number, frame: notices.append(number))
-    monkeypatch.setattr(interruptions.jax, "process_count", lambda: 2)
-    monkeypatch.setattr(interruptions.multihost_utils, "reached_preemption_sync_point", lambda n: bool(notices) and n == 3)
-    try:
-        with Preemption() as preemption:
+    asked = list[bool]()
+
+    def agreed(own: bool) -> bool:
+        asked.append(own)
+        return len(asked) >= 3
+
+    with Preemption(agreed) as preemption:
+        if number:
+            os.kill(os.getpid(), number)
+        assert [preemption.requested() for _ in range(4)] == [False, False, True, True]
+        assert asked[:3] == [number is not None] * 3
+        assert not preemption.requested_here()
+        assert preemption.exit_status == status
+        with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGINT)
-            assert notices == [signal.SIGTERM]
-            assert [preemption.requested() for _ in range(4)] == [False, False, True, True]
-            assert preemption.exit_status == 130
-            with pytest.raises(KeyboardInterrupt):
-                os.kill(os.getpid(), signal.SIGINT)
-        assert notices == [signal.SIGTERM]
-        assert signal.getsignal(signal.SIGINT) is before[0]
-    finally:
-        signal.signal(signal.SIGTERM, before[1])
-    step = "saving after a step that all processes reach, then stopping"
-    assert capfd.readouterr().err == f"\nSIGINT: {step}; Ctrl-C again stops at once, without saving\n"
+    stopping = "saving after a step that all processes reach, then stopping"
+    again = "; Ctrl-C again stops at once, without saving" if number == signal.SIGINT else ""
+    assert capfd.readouterr().err == (f"\n{number.name}: {stopping}{again}\n" if number else "")
 
 
 def test_a_run_in_another_thread_sets_no_handlers():

@@ -378,6 +378,24 @@ def test_errors_of_the_first_process_are_raised_in_all():
     assert did == ["once", "once"]
 
 
+@pytest.mark.parametrize("asked", [{0}, {2}, {0, 1, 2}])
+@pytest.mark.parametrize("before", [0, 20])
+def test_all_processes_stop_in_the_same_call_which_none_had_reached_before_the_request(asked: set[int], before: int):
+    def steps(one: Processes) -> int | None:
+        for call in range(10_000):
+            time.sleep(0.001 * (one.index + 1))
+            if one.stop_together(one.index in asked and call >= before):
+                assert one.stop_together(False)
+                return call
+        return None
+
+    with group() as three:
+        first, *others = three.all(steps)
+        assert first is not None
+        assert first >= before
+        assert others == [first, first]
+
+
 def test_a_process_that_waits_for_a_value_of_one_that_dies_is_ended():
     with group(beating=(0, 1)) as three:
         dying = threading.Timer(0.1, three.die, args=(2,))
