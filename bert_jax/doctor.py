@@ -23,7 +23,7 @@ import logging
 
 import jax
 
-from bert_jax.configs.files import read_experiment
+from bert_jax.configs.experiment_files import read_experiment
 from bert_jax.errors import UserError
 from bert_jax.files import JsonObject, write_json
 from bert_jax.interface.command import require_stdout

@@ -30,7 +30,7 @@ import jax
 import numpy as np
 
 from bert_jax.configs.command_line import Flags, parse_flags
-from bert_jax.configs.files import with_defaults
+from bert_jax.configs.experiment_files import with_defaults
 from bert_jax.configs.finetuning import FinetuningExperiment
 from bert_jax.data.rows import Batch
 from bert_jax.errors import UserError

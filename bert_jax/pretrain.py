@@ -29,7 +29,7 @@ import flax.linen as nn
 import jax
 
 from bert_jax.configs.command_line import Flags, parse_flags
-from bert_jax.configs.files import dataclass_from_dict, with_defaults
+from bert_jax.configs.experiment_files import dataclass_from_dict, with_defaults
 from bert_jax.configs.memory_advice import pretraining_advice, require_training_memory, state_advice
 from bert_jax.configs.pretraining import CorpusConfig, PretrainingExperiment
 from bert_jax.data.batches import process_shard, to_device

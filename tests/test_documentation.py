@@ -19,7 +19,7 @@ import yaml
 from bert_jax import corpus
 from bert_jax.analysis import flags as analyse_flags
 from bert_jax.configs.command_line import parse_flags
-from bert_jax.configs.files import leaf_keys, read_experiment, split_overrides
+from bert_jax.configs.experiment_files import leaf_keys, read_experiment, split_overrides
 from bert_jax.configs.finetuning import FinetuningExperiment
 from bert_jax.configs.pretraining import PretrainingExperiment
 from bert_jax.configs.study import StudyExperiment

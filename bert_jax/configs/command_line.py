@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from annotated_types import Interval
 
-from bert_jax.configs.files import UNSET, read_experiment, split_overrides, suggested_flag
+from bert_jax.configs.experiment_files import UNSET, read_experiment, split_overrides, suggested_flag
 from bert_jax.errors import UserError
 from bert_jax.files import JsonObject
 from bert_jax.interface.flags import FlagParser, format_flag, nonempty_path, steps_to_profile

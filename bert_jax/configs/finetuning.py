@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from annotated_types import Interval
 
-from bert_jax.configs.files import dataclass_from_dict
+from bert_jax.configs.experiment_files import dataclass_from_dict
 from bert_jax.configs.pretraining import CheckpointConfig
 from bert_jax.errors import UserError
 from bert_jax.files import JsonObject

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from annotated_types import Interval
 
-from bert_jax.configs.files import OBJECTIVE_OPTIONS, dataclass_from_dict
+from bert_jax.configs.experiment_files import OBJECTIVE_OPTIONS, dataclass_from_dict
 from bert_jax.data.config import LONGEST, MOST_PACKED, ExampleConfig
 from bert_jax.errors import UserError
 from bert_jax.files import JsonObject

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 
 from annotated_types import Interval
 
-from bert_jax.configs.files import dataclass_from_dict
+from bert_jax.configs.experiment_files import dataclass_from_dict
 from bert_jax.errors import UserError, nearest
 from bert_jax.files import JsonObject
 from bert_jax.interface.ranges import Count, GivenPath, Name, OneOf, PathText, Seed

@@ -1,6 +1,6 @@
 """Numbers in settings, flags and files: their ranges, which type annotations declare, and their text.
 
-A field of a settings dataclass declares its range in its annotation, which `configs.files` and `check_ranges` read:
+A field of a settings dataclass declares its range in its annotation, which `configs.experiment_files` and `check_ranges` read:
 
     rate: Annotated[float, Interval(ge=0, lt=1)] = 0.1        # annotated_types.Interval: ge, gt, le, lt
     pairs: Annotated[str, OneOf(("original", "paper"))] = "original"

@@ -94,7 +94,7 @@ def infer_settings(
     for i, phase in enumerate(phases):
         steps, warmup = each[i], phase.get("warmup_steps") if isinstance(phase, dict) else None
         key = f"phases.{i}.warmup_steps"
-        if not isinstance(steps, int) or not isinstance(warmup, int):  # `configs.files` reports a wrong type
+        if not isinstance(steps, int) or not isinstance(warmup, int):  # `experiment_files.py` reports a wrong type
             continue
         if not steps or key in given or phase.get("continue_schedule"):
             continue

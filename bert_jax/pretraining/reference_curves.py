@@ -15,7 +15,7 @@ import pathlib
 import statistics
 from collections.abc import Mapping, Sequence
 
-from bert_jax.configs.files import with_defaults
+from bert_jax.configs.experiment_files import with_defaults
 from bert_jax.configs.pretraining import PretrainingExperiment
 from bert_jax.errors import UserError
 from bert_jax.files import JsonObject, read_object

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, Int, PyTree
 
-from bert_jax.configs.files import override, with_defaults
+from bert_jax.configs.experiment_files import override, with_defaults
 from bert_jax.configs.pretraining import PretrainingExperiment
 from bert_jax.data import DECODER
 from bert_jax.data.batches import to_device

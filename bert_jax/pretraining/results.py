@@ -13,7 +13,7 @@ import jax
 from jax.sharding import Mesh
 from jaxtyping import PyTree
 
-from bert_jax.configs.files import with_defaults
+from bert_jax.configs.experiment_files import with_defaults
 from bert_jax.configs.pretraining import CheckpointConfig, PretrainingExperiment
 from bert_jax.data.corpus.store import corpus_sources, open_splits
 from bert_jax.data.corpus.verification import local_corpus

@@ -18,7 +18,7 @@ import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 from jaxtyping import PyTree
 
-from bert_jax.configs.files import with_defaults
+from bert_jax.configs.experiment_files import with_defaults
 from bert_jax.configs.pretraining import ROTARY_KEYS, PretrainingExperiment
 from bert_jax.data.corpus.store import TOKENIZER, Corpus, open_splits
 from bert_jax.data.tokenizers.tokenizer import VocabularyInfo

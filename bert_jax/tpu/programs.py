@@ -17,7 +17,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding
 from jaxtyping import PyTree
 
-from bert_jax.configs.files import UNSET, dataclass_from_dict, read_experiment
+from bert_jax.configs.experiment_files import UNSET, dataclass_from_dict, read_experiment
 from bert_jax.configs.finetuning import FinetuningExperiment
 from bert_jax.configs.pretraining import CorpusConfig, PretrainingExperiment
 from bert_jax.data.config import ExampleConfig

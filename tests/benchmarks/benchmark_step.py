@@ -117,7 +117,7 @@ def ours(case: Case, steps: int, dtype: str, predicts: str) -> list[float]:
     import jax
     import jax.numpy as jnp
 
-    from bert_jax.configs.files import dataclass_from_dict
+    from bert_jax.configs.experiment_files import dataclass_from_dict
     from bert_jax.interface import python_files
     from bert_jax.model.config import ModelConfig, published
     from bert_jax.model.kernels.dispatch import resolve

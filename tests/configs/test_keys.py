@@ -9,7 +9,7 @@ from typing import Any, get_args
 import pytest
 
 from bert_jax.configs.command_line import flag_parser
-from bert_jax.configs.files import ALIASES, _value, leaf_keys, read_experiment, suggested_keys
+from bert_jax.configs.experiment_files import ALIASES, _value, leaf_keys, read_experiment, suggested_keys
 from bert_jax.configs.finetuning import FinetuningExperiment
 from bert_jax.configs.pretraining import PretrainingExperiment
 from bert_jax.configs.study import StudyExperiment

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 import pytest
 
-from bert_jax.configs.files import split_overrides
+from bert_jax.configs.experiment_files import split_overrides
 from bert_jax.configs.finetuning import FinetuningExperiment
 from bert_jax.configs.memory_advice import (
     evaluation_advice,

@@ -7,7 +7,7 @@ import pathlib
 
 import pytest
 
-from bert_jax.configs.files import read_experiment
+from bert_jax.configs.experiment_files import read_experiment
 from bert_jax.configs.pretraining import PretrainingExperiment
 
 FILES = pathlib.Path(__file__).parents[2] / "experiments" / "pretrain"

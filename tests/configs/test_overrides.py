@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import pytest
 from annotated_types import Interval
 
-from bert_jax.configs.files import dataclass_from_dict, override, read_value, split_overrides, suggested_flag
+from bert_jax.configs.experiment_files import dataclass_from_dict, override, read_value, split_overrides, suggested_flag
 from bert_jax.errors import UserError
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from bert_jax.configs.files import read_experiment
+from bert_jax.configs.experiment_files import read_experiment
 from bert_jax.configs.pretraining import PretrainingExperiment, batch_ramp, scaled_steps, with_total_steps
 from bert_jax.errors import UserError
 from bert_jax.training.schedules import Span

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bert_jax.configs.files import with_defaults
+from bert_jax.configs.experiment_files import with_defaults
 from bert_jax.configs.pretraining import PretrainingExperiment
 
 STORED = {"phases": [{"steps": 10, "length": 64}], "mesh": {"data": 2}, "fingerprint": "5e0c"}

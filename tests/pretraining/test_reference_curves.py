@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from bert_jax.configs.files import read_experiment
+from bert_jax.configs.experiment_files import read_experiment
 from bert_jax.configs.pretraining import CorpusConfig, PhaseConfig, PretrainingExperiment
 from bert_jax.errors import UserError
 from bert_jax.pretraining.reference_curves import (

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from annotated_types import Interval
 
 from bert_jax.configs.command_line import suggested_key
-from bert_jax.configs.files import split_overrides
+from bert_jax.configs.experiment_files import split_overrides
 from bert_jax.interface.flags import FlagParser, nonempty
 from bert_jax.interface.ranges import MAX_COUNT, InRange
 from bert_jax.runtime.flags import add_process_flags

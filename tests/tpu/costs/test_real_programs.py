@@ -11,7 +11,7 @@ import re
 
 import pytest
 
-from bert_jax.configs.files import read_experiment
+from bert_jax.configs.experiment_files import read_experiment
 from bert_jax.configs.pretraining import PretrainingExperiment
 from bert_jax.tpu.costs.compiler import Compiler
 from bert_jax.tpu.costs.estimate import Estimate, Estimator

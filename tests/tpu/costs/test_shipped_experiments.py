@@ -18,7 +18,7 @@ import re
 import jax
 import pytest
 
-from bert_jax.configs.files import read_experiment
+from bert_jax.configs.experiment_files import read_experiment
 from bert_jax.configs.finetuning import FinetuningExperiment
 from bert_jax.configs.pretraining import PretrainingExperiment
 from bert_jax.sharding.mesh import mesh_shape
