@@ -57,8 +57,8 @@ class _Use:
     """The hub's name of the task."""
     auto: str
     """The transformers class that loads the model."""
-    command: str
-    """The arguments of `predict`."""
+    command: str = ""
+    """The arguments of `predict` for a model without a task head."""
 
 
 _USES = {
@@ -70,18 +70,12 @@ _USES = {
     "ForNextSentencePrediction": _Use(
         "text-classification", "AutoModelForNextSentencePrediction", "next-sentence --model={} --input=FILE"
     ),
-    "ForSequenceClassification": _Use(
-        "text-classification", "AutoModelForSequenceClassification", 'classify --model={} "A text."'
-    ),
-    "ForTokenClassification": _Use("token-classification", "AutoModelForTokenClassification", 'tag --model={} "A text."'),
-    "ForQuestionAnswering": _Use("question-answering", "AutoModelForQuestionAnswering", "answer --model={} --input=FILE"),
-    "ForMultipleChoice": _Use("multiple-choice", "AutoModelForMultipleChoice", "choose --model={} --input=FILE"),
+    "ForSequenceClassification": _Use("text-classification", "AutoModelForSequenceClassification"),
+    "ForTokenClassification": _Use("token-classification", "AutoModelForTokenClassification"),
+    "ForQuestionAnswering": _Use("question-answering", "AutoModelForQuestionAnswering"),
+    "ForMultipleChoice": _Use("multiple-choice", "AutoModelForMultipleChoice"),
 }
 """Suffix of the transformers class -> how a model with this head is used."""
-_HEAD_COMMANDS = {"sequence": 'classify --model={} "A text."', "token": 'tag --model={} "A text."'} | {
-    kind: f"{command} --model={{}} --input=FILE"
-    for kind, command in (("span", "answer"), ("choice", "choose"), ("mention", "resolve"))
-}
 
 
 def model_card(model: Any, training: Training, form: str = "huggingface") -> str:
@@ -92,7 +86,7 @@ def model_card(model: Any, training: Training, form: str = "huggingface") -> str
     family = export_family(config)
     architecture = architecture_name(model.params, head, config.direction, family)
     use = next(use for end, use in _USES.items() if architecture.endswith(end))
-    command = use.command if head is None else _HEAD_COMMANDS[head.kind]
+    command = use.command if head is None else head.command
     if head is not None and head.reads_pairs and model.of_pairs:
         command += ' "A second text."'
     if not is_bert and head is None:

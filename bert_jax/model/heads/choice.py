@@ -19,6 +19,7 @@ class ChoiceHead(TaskHead):
 
     kind = "choice"
     action = "choose"
+    command = "choose --model={} --input=FILE"
     typical_candidates = 4
 
     @property

@@ -52,6 +52,8 @@ class TaskHead:
 
     action: ClassVar[str]
     """What `predict` does with this head, e.g. "classify". Messages use it, such as "so it cannot classify"."""
+    command: ClassVar[str]
+    """The arguments of `predict` in the card of a model with this head. {} is the model's directory."""
 
     original_variable: ClassVar[str] = ""
     """The name of the layer's kernel in an original TensorFlow checkpoint. "" if there is none."""

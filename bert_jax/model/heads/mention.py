@@ -22,6 +22,7 @@ class MentionHead(TaskHead):
     kind = "mention"
     has_labels = True
     action = "resolve pronouns"
+    command = "resolve --model={} --input=FILE"
     typical_labels = 3
 
     @property

@@ -24,6 +24,7 @@ class SequenceHead(TaskHead):
     settings = ("problem", "pooling", "lstm")
     reads_pairs = True
     action = "classify"
+    command = 'classify --model={} "A text."'
     original_variable = "output_weights"  # run_classifier.py
     typical_labels = 3
 

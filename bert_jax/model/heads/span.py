@@ -23,6 +23,7 @@ class SpanHead(TaskHead):
     per_token = True
     has_dropout = False  # run_squad.py and transformers have no dropout here
     action = "answer questions"
+    command = "answer --model={} --input=FILE"
     original_variable = "cls/squad/output_weights"  # run_squad.py
 
     @property

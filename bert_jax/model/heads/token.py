@@ -25,6 +25,7 @@ class TokenHead(TaskHead):
     settings = ("lstm", "mix_at", "crf")
     per_token = True
     action = "tag words"
+    command = 'tag --model={} "A text."'
     typical_labels = 9
 
     def __post_init__(self) -> None:
