@@ -39,7 +39,7 @@ from bert_jax.finetuning.best_weights import BestWeights
 from bert_jax.finetuning.data import check_tags, fingerprints, open_unlabelled, read_features
 from bert_jax.finetuning.finetuning_log import FinetuningLog, log_start
 from bert_jax.finetuning.job import Inputs, Job
-from bert_jax.finetuning.program import check_label_loss, teaching
+from bert_jax.finetuning.program import check_label_loss, teacher_on
 from bert_jax.finetuning.start import labelled_start, load_teacher, with_pooling
 from bert_jax.finetuning.sweep import UNSAVED, RunResult, sweep
 from bert_jax.interface.words import counted
@@ -283,8 +283,7 @@ def _start(flags: Flags) -> int:
         experiment = dataclasses.replace(experiment, model=experiment.model.without_kernels(run.rejected_kernels))
         if teacher is not None:
             teacher = dataclasses.replace(teacher, config=teacher.config.without_kernels(run.rejected_kernels))
-        teaching_on = functools.cache(functools.partial(teaching, teacher, experiment, start.config.num_layers))
-        inputs = Inputs(data, start, teaching_on, teacher, unlabelled)
+        inputs = Inputs(data, start, functools.cache(functools.partial(teacher_on, teacher=teacher)), unlabelled)
         predicted: dict[pathlib.Path, Mapping[str, list[np.ndarray]]] = {}  # predictions of the best run so far
         best_score = -math.inf
 

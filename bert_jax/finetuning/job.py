@@ -29,7 +29,7 @@ from bert_jax.data.corpus.store import Corpus
 from bert_jax.data.rows import Batch
 from bert_jax.errors import UserError
 from bert_jax.finetuning.data import Data
-from bert_jax.finetuning.program import Teach, finetuning_program, label_loss, step_scalars
+from bert_jax.finetuning.program import finetuning_program, label_loss, row_flops, step_scalars
 from bert_jax.finetuning.start import with_own_head
 from bert_jax.interface.progress import evaluation_progress
 from bert_jax.interface.ranges import MAX_COUNT
@@ -38,8 +38,8 @@ from bert_jax.interop.huggingface import Model
 from bert_jax.model.embeddings import check_ids
 from bert_jax.objectives.cross_view import WEIGHTS as VIEW_WEIGHTS
 from bert_jax.objectives.cross_view import CrossView
-from bert_jax.objectives.flops import forward_flops, task_row_flops
 from bert_jax.objectives.model import unboxed
+from bert_jax.objectives.objective import Teacher
 from bert_jax.runtime.goodput import GoodputRecorder
 from bert_jax.runtime.launch import Run
 from bert_jax.sharding.device_errors import MemoryAdvice, fits_in_memory, require_memory
@@ -56,9 +56,8 @@ class Inputs:
     data: Data
     start: Model
     """The model that is fine-tuned, without the head of the task."""
-    teaching_on: Callable[[Mesh], Teach]
-    """Takes a mesh, and returns the function that adds the teacher's outputs to a batch; see `finetuning.program.teaching`."""
-    teacher: Model | None = None
+    teacher_on: Callable[[Mesh], Teacher | None] = lambda mesh: None
+    """Takes a mesh, and returns the teacher with its arrays on it; see `finetuning.program.teacher_on`."""
     unlabelled: Corpus | None = None
     """The text for cross-view training."""
 
@@ -111,9 +110,8 @@ class Job:
         self.config = experiment.model_config(self.start.config, self.mesh.devices.flat[0].platform)
         self.head = experiment.head_config(self.data.task.head)
         loss = label_loss(experiment, self.data.task, train)
-        self.program = finetuning_program(
-            experiment, self.config, self.head, loss, self.batches.steps_per_epoch, self.mesh
-        )
+        steps, teacher = self.batches.steps_per_epoch, inputs.teacher_on(self.mesh)
+        self.program = finetuning_program(experiment, self.config, self.head, loss, steps, self.mesh, teacher)
         self.scalars = step_scalars(experiment, self.last_step)
         self.memory_advice: Callable[[], MemoryAdvice] = functools.partial(
             finetuning_advice, experiment, self.batches, self.data.shape.length, self.mesh
@@ -136,12 +134,7 @@ class Job:
     @functools.cached_property
     def row_flops(self) -> float:
         """The model FLOPs per row in a training step, including the teacher's forward pass."""
-        shape, teacher = self.data.shape, self._inputs.teacher
-        frozen = self.experiment.training.freeze_encoder
-        own = task_row_flops(self.config, self.head, shape, frozen=frozen)
-        if teacher is None or teacher.head is None:
-            return own
-        return own + forward_flops(task_row_flops(teacher.config, teacher.head, shape))
+        return row_flops(self.program, self.data.shape)
 
     def init_state(self) -> TrainState:
         """Returns the state before step 0. It has the weights of `init_from`, and a head with random weights drawn from the
@@ -162,10 +155,8 @@ class Job:
         return batch
 
     def arguments(self, state: TrainState, batch: Batch) -> tuple[PyTree[jax.Array], ...]:
-        """Returns the arguments of the training step: the state, the global batch with the teacher's outputs, and the
-        scalars."""
-        teach = self._inputs.teaching_on(self.mesh)
-        return self.program.arguments(state, teach(to_device(batch, self.mesh, BATCH)), self.scalars)
+        """Returns the arguments of the training step: the state, the global batch, the scalars and the teacher's parameters."""
+        return self.program.arguments(state, to_device(batch, self.mesh, BATCH), self.scalars)
 
     @functools.cached_property
     def logits(self) -> Callable[[PyTree[jax.Array], str], list[np.ndarray]]:

@@ -1,4 +1,4 @@
-"""Makes the program of a fine-tuning run from its experiment and task. Also computes the outputs of a teacher."""
+"""Makes the program of a fine-tuning run from its experiment and task."""
 
 from __future__ import annotations
 
@@ -11,22 +11,21 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
-from jaxtyping import PyTree
 
 from bert_jax.configs.finetuning import FinetuningExperiment, TrainingConfig
-from bert_jax.data.rows import Feature
+from bert_jax.data.rows import Feature, RowShape
 from bert_jax.errors import UserError
 from bert_jax.interface.named import is_in_file
 from bert_jax.interface.words import counted
-from bert_jax.interop.huggingface import Model
+from bert_jax.interop import huggingface
 from bert_jax.model.config import ModelConfig
-from bert_jax.model.heads.bert_with_head import BertWithHead
 from bert_jax.model.heads.head import TaskHead
+from bert_jax.objectives.config import PretrainingDistillation
 from bert_jax.objectives.cross_view import CrossView
-from bert_jax.objectives.labels import LabelLoss, Labels, teacher_layers
-from bert_jax.objectives.model import unboxed
+from bert_jax.objectives.labels import LabelLoss, Labels
+from bert_jax.objectives.model import Model, unboxed
+from bert_jax.objectives.objective import Objective, Teacher
 from bert_jax.sharding.kernels import resolve
-from bert_jax.sharding.rules import BATCH
 from bert_jax.tasks.task import Task
 from bert_jax.training.config import OptimizerConfig
 from bert_jax.training.layerwise_rates import learning_rate_multipliers
@@ -38,13 +37,20 @@ Array = jax.Array
 
 
 def finetuning_program(
-    experiment: FinetuningExperiment, config: ModelConfig, head: TaskHead, loss: LabelLoss, steps_per_epoch: int, mesh: Mesh
+    experiment: FinetuningExperiment,
+    config: ModelConfig,
+    head: TaskHead,
+    loss: LabelLoss,
+    steps_per_epoch: int,
+    mesh: Mesh,
+    teacher: Teacher | None = None,
 ) -> Program:
     """Returns the program that fine-tunes a model of this `config` with a task `head`, for epochs of `steps_per_epoch` steps.
+    The arrays of the `teacher` are on the `mesh` (see `teacher_on`).
 
     The program is cached. Runs share a program if they differ only in settings that do not affect it, as most runs of a sweep
     do."""
-    training = experiment.training
+    training, d = experiment.training, experiment.distillation
     neutral: dict[str, Any] = {name: getattr(TrainingConfig(), name) for name in NOT_COMPILED}
     unfreeze_every = steps_per_epoch if training.gradual_unfreezing else 0
     return _program(
@@ -56,6 +62,8 @@ def finetuning_program(
         unfreeze_every,
         mesh,
         CrossView if experiment.cross_view.corpus else Labels,
+        PretrainingDistillation(temperature=d.temperature, soft_weight=d.soft_weight, hidden_weight=d.hidden_weight),
+        teacher,
     )
 
 
@@ -73,9 +81,16 @@ def _program(
     unfreeze_every: int,
     mesh: Mesh,
     kind: type[Labels],
+    distillation: PretrainingDistillation,
+    teacher: Teacher | None,
 ) -> Program:
     frozen = ("embeddings", "encoder") if training.freeze_encoder else ()
-    objective = kind(resolve(config, mesh), head, loss, frozen)
+    labels = kind(resolve(config, mesh), head, loss, frozen)
+    objective: Objective = labels
+    if teacher is not None:
+        from bert_jax.objectives.distillation import TaskDistillation  # only runs with a teacher need this module
+
+        objective = TaskDistillation(labels, distillation).for_model(Model(labels.config))
     parameters = jax.eval_shape(lambda: kind(config, head).initial_parameters(jax.random.key(0)))
     return Program(
         objective=objective,
@@ -91,7 +106,8 @@ def _program(
             unfreeze_every=unfreeze_every,
             crf_multiplier=training.crf_multiplier if head.has_crf else 1.0,
         ),
-        logits=objective.logits,
+        teacher=teacher,
+        logits=labels.logits,
     )
 
 
@@ -146,39 +162,24 @@ def check_label_loss(experiment: FinetuningExperiment, task: Task) -> None:
 def label_loss(experiment: FinetuningExperiment, task: Task, features: Sequence[Feature]) -> LabelLoss:
     """Returns the experiment's loss settings for these training `features`. Raises UserError like `check_label_loss`."""
     check_label_loss(experiment, task)
-    weights, labels, d = experiment.training.class_weights, task.head.labels, experiment.distillation
+    weights, labels = experiment.training.class_weights, task.head.labels
     if weights == BALANCED:
         targets = np.concatenate([np.ravel(one.target) for one in features if one.target is not None])
         counts = np.bincount(targets[targets >= 0].astype(np.int64), minlength=len(labels))
         weights = tuple(float(counts.sum() / (len(labels) * max(count, 1))) for count in counts)
-    distilled = bool(d.teacher)
-    return LabelLoss(
-        label_smoothing=experiment.training.label_smoothing,
-        class_weights=weights,
-        temperature=d.temperature if distilled else 1.0,
-        soft_weight=d.soft_weight if distilled else 0.0,
-        hidden_weight=d.hidden_weight if distilled else 0.0,
-    )
+    return LabelLoss(label_smoothing=experiment.training.label_smoothing, class_weights=weights)
 
 
-Teach = Callable[[dict[str, Array]], dict[str, Array]]
+def teacher_on(mesh: Mesh, teacher: huggingface.Model | None) -> Teacher | None:
+    """Returns the teacher of a task with its kernels for the devices of `mesh`. Every device has all of its arrays. Returns None
+    if there is no teacher."""
+    if teacher is None:
+        return None
+    whole = NamedSharding(mesh, PartitionSpec())
+    return Teacher(resolve(teacher.config, mesh), jax.device_put(teacher.params, whole), head=teacher.head)
 
 
-def teaching(teacher: Model | None, experiment: FinetuningExperiment, student_layers: int, mesh: Mesh) -> Teach:
-    """Returns a function that adds the teacher's outputs to a batch. It adds "teacher_logits" and, if the loss compares hidden
-    states, "teacher_hidden_states" [R, N+1, L, D], where the student has N layers. Without a teacher, it adds nothing."""
-    if teacher is None or teacher.head is None:
-        return lambda batch: batch
-    config, head = resolve(teacher.config, mesh), teacher.head
-    rows, whole = NamedSharding(mesh, BATCH), NamedSharding(mesh, PartitionSpec())
-    params = jax.device_put(teacher.params, whole)
-    layers = np.array(teacher_layers(config.num_layers, student_layers))
-    compares = experiment.distillation.hidden_weight > 0
-
-    @functools.partial(jax.jit, in_shardings=(whole, rows), out_shardings=rows)
-    def teacher_outputs(params: PyTree[jax.Array], batch: dict[str, Array]) -> dict[str, Array]:
-        outputs: Any = BertWithHead(config, head).apply({"params": params}, batch)
-        found = {"teacher_logits": outputs["logits"]}
-        return found | ({"teacher_hidden_states": outputs["hidden_states"][layers].swapaxes(0, 1)} if compares else {})
-
-    return lambda batch: batch | teacher_outputs(params, batch)
+def row_flops(program: Program, shape: RowShape) -> float:
+    """Returns the model FLOPs of a training step per row of `shape`, including the teacher's forward pass."""
+    objective: Any = program.objective if program.teacher is None else program.objective.with_teacher(program.teacher)
+    return float(objective.task_flops(shape))

@@ -176,7 +176,7 @@ def load_teacher(experiment: FinetuningExperiment, student: Model, head: TaskHea
     """Loads the teacher of a distillation. Returns None if no teacher is set.
 
     Raises UserError if a head has a CRF, if teacher and student differ in task or vocabulary, or if the teacher reads fewer
-    tokens than `config.task.length`. Also raises UserError if the loss compares hidden states and the hidden sizes differ."""
+    tokens than `config.task.length`. Also raises UserError like `check_widths`."""
     name = experiment.distillation.teacher
     if not name:
         return None
@@ -199,12 +199,16 @@ def load_teacher(experiment: FinetuningExperiment, student: Model, head: TaskHea
             f"config.distillation.teacher={name} reads only {counted(teacher.config.max_position, 'token')}, but "
             f"config.task.length={experiment.task.length}; lower task.length"
         )
-    widths = teacher.config.hidden_size, student.config.hidden_size
-    if experiment.distillation.hidden_weight and widths[0] != widths[1]:
-        raise UserError(
-            f"config.distillation.hidden_weight compares hidden states, but the teacher is {widths[0]} wide and the student "
-            f"{widths[1]}; set hidden_weight to 0"
-        )
+    check_widths(experiment, teacher.config, student.config)
     return teacher
+
+
+def check_widths(experiment: FinetuningExperiment, teacher: ModelConfig, student: ModelConfig) -> None:
+    """Raises UserError if the loss compares hidden states and the hidden sizes of teacher and student differ."""
+    if experiment.distillation.hidden_weight and teacher.hidden_size != student.hidden_size:
+        raise UserError(
+            f"config.distillation.hidden_weight compares hidden states, but the teacher is {teacher.hidden_size} wide and the "
+            f"student {student.hidden_size}; set hidden_weight to 0"
+        )
 
 

@@ -48,8 +48,9 @@ from bert_jax.objectives.losses import IGNORED, Sums
 from bert_jax.objectives.model import Batch, Boxed, Model, Params, unboxed
 from bert_jax.objectives.scores import EvalRows, Formula, Majority, Score, score_name
 
-if TYPE_CHECKING:  # training steps do not load a corpus
+if TYPE_CHECKING:  # training steps do not load a corpus, and pretraining does not load any tasks
     from bert_jax.data.corpus.store import Corpus
+    from bert_jax.model.heads.head import TaskHead
 
 MASKED, NEXT, CENTRES, TRANSLATED = "masked", "next", "centres", "translated"
 """The kinds of rows of an objective (`ExampleConfig.targets`). MASKED: tokens are masked and predicted. NEXT: nothing is
@@ -62,18 +63,20 @@ COUNTED = ("tokens", "rows")
 
 
 TEACHER_PARTS = ("embeddings", "encoder", "mlm_head")
-"""The parts of a teacher that a student learns from."""
+"""The parts of a teacher that a student learns from in pretraining."""
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class Teacher:
     """The model that a student learns from. Its parameters are an argument of the training step, not part of the state."""
 
     config: ModelConfig
     params: Params
-    """The `TEACHER_PARTS`, as arrays or as their shapes."""
+    """The parameters, as arrays or as their shapes. In pretraining, they are the `TEACHER_PARTS`."""
     sha256: str = ""
-    """The hash of the weights."""
+    """The hash of the weights, in pretraining."""
+    head: TaskHead | None = None
+    """The task head. None: an MLM head."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import flax.linen as nn
 import jax
 import numpy as np
-from jax.sharding import Mesh, NamedSharding
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import PyTree
 
 from bert_jax.configs.experiment_files import UNSET, dataclass_from_dict, read_experiment
@@ -27,18 +27,22 @@ from bert_jax.data.rows import RowShape, assemble_features
 from bert_jax.errors import UserError
 from bert_jax.files import Json, JsonObject, read_object
 from bert_jax.finetuning import program as finetuning
+from bert_jax.finetuning.start import check_widths
 from bert_jax.interface.words import counted
 from bert_jax.interop.directory import CONFIG
 from bert_jax.interop.huggingface_config import config_from_json
 from bert_jax.interop.locate import find_model_directory
 from bert_jax.model.config import ModelConfig, published
+from bert_jax.model.heads.bert_with_head import initial_label_parameters
+from bert_jax.model.heads.head import TaskHead
 from bert_jax.model.pretraining import abstract_parameters
-from bert_jax.objectives.flops import forward_flops, task_row_flops
+from bert_jax.objectives.flops import forward_flops
 from bert_jax.objectives.labels import LabelLoss
 from bert_jax.objectives.model import unboxed
 from bert_jax.objectives.objective import TEACHER_PARTS, Teacher, abstract_rows
 from bert_jax.pretraining.inferred_settings import infer_settings
 from bert_jax.pretraining.program import phase_row_flops, phase_step, pretraining_program, step_scalars, teacher_config
+from bert_jax.sharding.kernels import resolve
 from bert_jax.sharding.mesh import make_mesh
 from bert_jax.sharding.rules import ACTIVATION_RULES, BATCH, check_batch_size, parameter_shardings, row_multiple, with_shardings
 from bert_jax.storage.fetching import fetched
@@ -66,10 +70,9 @@ class StepProgram:
     length: int
     """The number of tokens in a row."""
     flops: float
-    """The model FLOPs of the step over all devices, from `objectives/flops.py`. If a teacher is part of the step, its FLOPs
-    count."""
+    """The model FLOPs of the step over all devices, from `objectives/flops.py`. They include the FLOPs of a teacher."""
     teacher: Mapping[str, PyTree[jax.ShapeDtypeStruct]] | None = None
-    """The parameters of the teacher in pretraining with distillation, as abstract arrays with their shardings."""
+    """The parameters of the teacher of a distillation, as abstract arrays with their shardings."""
     scalars: Mapping[str, np.generic] = dataclasses.field(default_factory=dict)
     """The scalars of a pretraining step."""
 
@@ -102,13 +105,17 @@ def _with_described_teacher(experiment: PretrainingExperiment) -> tuple[Pretrain
     abstract arrays. Only the teacher's config.json is read. If there is no teacher, returns (the experiment, None)."""
     if not experiment.teacher:
         return experiment, None
-    directory = find_model_directory(experiment.teacher)
-    config = config_from_json(read_object(directory / CONFIG, "copy the model again"), str(directory))
-    config = teacher_config(config, experiment)
+    config = teacher_config(_config_of(experiment.teacher), experiment)
     boxed = abstract_parameters(config)
     shapes = nn.unbox({part: boxed[part] for part in TEACHER_PARTS})
     distillation = dataclasses.replace(experiment.distillation, teacher_width=config.hidden_size)
     return dataclasses.replace(experiment, distillation=distillation), Teacher(config, shapes)
+
+
+def _config_of(name: str) -> ModelConfig:
+    """Returns the configuration of the model `name` (a directory, a workdir or a hub name)."""
+    directory = find_model_directory(name)
+    return config_from_json(read_object(directory / CONFIG, "copy the model again"), str(directory))
 
 
 def evaluation_step(experiment: PretrainingExperiment, phase: int, devices: Sequence[jax.Device]) -> StepProgram:
@@ -145,30 +152,39 @@ def finetuning_step(experiment: FinetuningExperiment, model: ModelConfig, device
     `costliest_run` on the devices of one run.
 
     The data is not read, so the number of rows is an upper bound. Each example of the batch counts as one row of the task's
-    length. A row of multiple choice with four candidates is four times as long. With packing, a run needs fewer rows. If there
-    is a teacher, its predictions are part of the batch. The teacher itself is not part of the step."""
+    length. A row of multiple choice with four candidates is four times as long. With packing, a run needs fewer rows. If the
+    teacher of a distillation is not in a local directory, it is assumed to be as large as `model`."""
     run = costliest_run(experiment)
     mesh = make_mesh(run.mesh, devices[: run.sweep.devices_per_run] if experiment.side_by_side else devices)
-    head, t, d = run.head_config(task_head_class(run.task).typical()), run.training, run.distillation
+    head, t = run.head_config(task_head_class(run.task).typical()), run.training
     config = run.model_config(model, mesh.devices.flat[0].platform)
-    distilled = {name: getattr(d, name) for name in ("temperature", "soft_weight", "hidden_weight")} if d.teacher else {}
-    loss = LabelLoss(label_smoothing=t.label_smoothing, **distilled)
-    program = finetuning.finetuning_program(run, config, head, loss, 1, mesh)
+    loss, teacher = LabelLoss(label_smoothing=t.label_smoothing), _described_task_teacher(run, model, head, mesh)
+    program = finetuning.finetuning_program(run, config, head, loss, 1, mesh, teacher)
     candidates = head.typical_candidates
     shape = RowShape(head.layout, candidates * run.task.length, 2, candidates)
     multiple = row_multiple(mesh) * t.accumulation
     rows = -(-t.batch_size // multiple) * multiple
     batch: dict[str, Any] = dict(assemble_features([], [], rows, shape, 0))
-    if d.teacher:
-        batch["teacher_logits"] = jax.eval_shape(program.evaluate, program.state.params, batch)
-    if d.hidden_weight:
-        states = (rows, config.num_layers + 1, shape.length, config.hidden_size)
-        batch["teacher_hidden_states"] = jax.ShapeDtypeStruct(states, config.dtype)
     state, arrays = program.state, _sharded_by_row(mesh, batch)
-    flops = task_row_flops(config, head, shape, frozen=t.freeze_encoder)
+    flops = finetuning.row_flops(program, shape)
     arguments = program.arguments(state, arrays, finetuning.step_scalars(run, 0))
     lowered = _lower(mesh, program.training_step(t.accumulation), *arguments)
-    return StepProgram(lowered, mesh, state, arrays, rows, shape.length, rows * flops)
+    return StepProgram(lowered, mesh, state, arrays, rows, shape.length, rows * flops, teacher.params if teacher else None)
+
+
+def _described_task_teacher(run: FinetuningExperiment, model: ModelConfig, head: TaskHead, mesh: Mesh) -> Teacher | None:
+    """Returns the teacher of a run that fine-tunes `model`, with abstract arrays. Only its config.json is read. Returns None if
+    there is no teacher. Raises UserError like `check_widths`."""
+    name = run.distillation.teacher
+    if not name:
+        return None
+    config = _config_of(name) if pathlib.Path(name).is_dir() else model
+    check_widths(run, config, model)
+    config = config.without_kernels([name for name in ("attention", "residual_norm") if getattr(run.model, name) == "plain"])
+    whole = NamedSharding(mesh, PartitionSpec())
+    shapes = unboxed(jax.eval_shape(lambda: initial_label_parameters(config, head, jax.random.key(0))))
+    params = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=whole), shapes)
+    return Teacher(resolve(config, mesh), params, head=head)
 
 
 def costliest_run(experiment: FinetuningExperiment) -> FinetuningExperiment:
@@ -308,6 +324,9 @@ def cases(given: str, overrides: Sequence[tuple[str, str]], options: argparse.Na
         model = options.model or (str(find_model_directory(experiment.init_from)) if here else "base")
         if named and not (here or options.model):
             say(f"config.init_from={named} is not on this machine, so base is estimated; aot --model names another model")
+        teacher = experiment.distillation.teacher
+        if teacher and not pathlib.Path(teacher).is_dir():
+            say(f"config.distillation.teacher={teacher} is not on this machine, so a teacher like the model is estimated")
         return [Case(given, experiment, "finetune", 0, model, options.rows)]
     if options.step == "finetune":
         raise UserError(

@@ -59,7 +59,7 @@ def job_in(
     training = {"batch_size": 8, "epochs": 4, "warmup_fraction": 0.25, "learning_rate": 0.5} | values.pop("training", {})
     experiment = FinetuningExperiment.from_dict({"init_from": "m", "seed": 3, **values, "training": training})
     data = Data(task or task_of(), features or FEATURES, SHAPE, 0, baselines)
-    given: dict[str, Any] = {"data": data, "start": start or model(), "teaching_on": lambda mesh: lambda batch: batch}
+    given: dict[str, Any] = {"data": data, "start": start or model()}
     given |= inputs or {}
     run = run or run_in(workdir)
     return Job(experiment, run, directory or workdir, jax.devices()[:devices], Inputs(**given))

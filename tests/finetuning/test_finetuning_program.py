@@ -16,11 +16,13 @@ from bert_jax.data.batches import LabelledBatches, to_device
 from bert_jax.data.rows import Feature, row_shape
 from bert_jax.errors import UserError
 from bert_jax.finetuning import program as finetuning
-from bert_jax.finetuning.program import finetuning_program, label_loss, step_scalars, teaching
+from bert_jax.finetuning.program import finetuning_program, label_loss, step_scalars, teacher_on
 from bert_jax.finetuning.sweep import sweep
 from bert_jax.model.heads import make_head
 from bert_jax.model.heads.bert_with_head import BertWithHead
 from bert_jax.model.heads.head import TaskHead
+from bert_jax.objectives.config import PretrainingDistillation
+from bert_jax.objectives.distillation import TaskDistillation
 from bert_jax.objectives.labels import LabelLoss, Labels
 from bert_jax.runtime.launch import Run
 from bert_jax.sharding.config import MeshConfig
@@ -208,12 +210,6 @@ def test_given_class_weights_are_used():
     assert loss == LabelLoss(class_weights=(1.0, 2.0, 0.5), label_smoothing=0.1)
 
 
-def test_distillation_weights_count_only_with_a_teacher():
-    weights = {"temperature": 3.0, "soft_weight": 0.75, "hidden_weight": 0.25}
-    assert label_loss(experiment(), task_of(), FEATURES) == LabelLoss()
-    assert label_loss(experiment(distillation={"teacher": "t", **weights}), task_of(), FEATURES) == LabelLoss(**weights)
-
-
 @pytest.mark.parametrize(
     ("kind", "weights", "says"),
     [
@@ -241,25 +237,41 @@ def test_a_regression_refuses_class_weights_and_label_smoothing():
 # ----------------------------------------------------------------------------------------------------------------- the teacher
 
 
-def test_without_a_teacher_a_batch_is_not_changed():
-    batch: Any = {"input_ids": 1}
-    for teacher in (None, jobs.model()):
-        assert teaching(teacher, experiment(), CONFIG.num_layers, make_mesh(MeshConfig()))(batch) is batch
+def test_without_a_teacher_nothing_is_distilled():
+    mesh = make_mesh(MeshConfig(), jax.devices()[:1])
+    assert teacher_on(mesh, None) is None
+    program = program_of(experiment(), 3, mesh)
+    assert (program.teacher, type(program.objective)) == (None, Labels)
 
 
-def test_a_teacher_adds_its_logits_and_the_needed_hidden_states():
+def test_a_student_learns_the_predictions_and_the_layers_of_its_teacher():
     config = dataclasses.replace(TINY, num_layers=3, scan_layers=True, hidden_dropout=0.5, attention_dropout=0.5)
-    params = random_label_parameters(HEAD, config, seed=1)
-    teacher = jobs.model(config, params, head=HEAD)
+    mesh, params = make_mesh(MeshConfig()), random_label_parameters(HEAD, config, seed=1)
+    teacher = teacher_on(mesh, jobs.model(config, params, head=HEAD))
+    settings = {"teacher": "t", "temperature": 3.0, "soft_weight": 0.75, "hidden_weight": 0.25}
+    program = finetuning_program(experiment(distillation=settings), CONFIG, HEAD, LabelLoss(), 3, mesh, teacher)
     batch = LabelledBatches(FEATURES, SHAPE, 16, 0, epochs=1, row_multiple=8, pad_id=0).at(0)
-    mesh = make_mesh(MeshConfig())
-    ones = [experiment(distillation={"teacher": "t", "hidden_weight": weight}) for weight in (1.0, 0.0)]
-    with_states, without = (teaching(teacher, one, CONFIG.num_layers, mesh) for one in ones)
+
+    @jax.jit
+    def distilled(of_teacher, batch):
+        objective = program.objective.with_teacher(dataclasses.replace(teacher, params=of_teacher))
+        sums, counts = objective.sums(PARAMS, batch, None), objective.counts(batch)
+        return sums, counts, objective.loss(sums, counts)
+
+    @jax.jit
+    def separate(params, batch):
+        """No seed, and so no dropout."""
+        models = (BertWithHead(CONFIG, HEAD), PARAMS), (BertWithHead(config, HEAD), params)
+        ours, theirs = (model.apply({"params": params}, batch) for model, params in models)
+        settings = PretrainingDistillation(temperature=3.0, soft_weight=0.75)
+        sums = TaskDistillation(Labels(CONFIG, HEAD), settings).output_sums(ours["logits"], theirs["logits"], batch)
+        return sums, ours["hidden_states"], theirs["hidden_states"]
+
     with nn.logical_axis_rules(ACTIVATION_RULES), jax.set_mesh(mesh):
-        found = with_states(to_device(batch, mesh, BATCH))
-        assert jax.eval_shape(without, batch).keys() == batch.keys() | {"teacher_logits"}
-    assert found.keys() == batch.keys() | {"teacher_logits", "teacher_hidden_states"}
-    wanted = jax.jit(BertWithHead(config, HEAD).apply)({"params": params}, batch)  # no seed, no dropout
-    np.testing.assert_allclose(found["teacher_logits"], wanted["logits"], atol=1e-5)
-    states = wanted["hidden_states"][np.array([0, 3])].swapaxes(0, 1)  # the student has one layer
-    np.testing.assert_allclose(found["teacher_hidden_states"], states, atol=1e-5)
+        sums, counts, loss = jax.device_get(distilled(teacher.params, to_device(batch, mesh, BATCH)))
+    wanted, ours, theirs = jax.device_get(separate(params, batch))
+    squares = np.square(ours - theirs[[0, 3]]).mean((0, 3))  # the student has one layer
+    wanted["hidden_difference"] = squares[batch["sequence_ids"] > 0].sum()
+    assert jax.tree.map(float, sums) == pytest.approx(jax.tree.map(float, wanted), rel=1e-4)
+    mean = sums["loss"] / counts["weight"] + 0.25 * sums["hidden_difference"] / counts["tokens"]
+    assert loss == pytest.approx(mean, rel=1e-6)

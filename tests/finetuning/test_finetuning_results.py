@@ -270,7 +270,7 @@ def test_a_run_is_done_only_when_all_of_its_predictions_are_written(
     monkeypatch.setattr(finetune, "BestWeights", Exported)
     run, data = run_in(tmp_path), read_features(toy(), start)
     ended = RunResult(job_in(tmp_path, run=run).experiment, tmp_path, {})
-    inputs = Inputs(data, start, lambda mesh: lambda batch: batch)
+    inputs = Inputs(data, start)
     (tmp_path / "results.json").write_text("{}")
     def blocked(self: TextTask, directory: pathlib.Path, split: str, logits: Any) -> list[pathlib.Path]:
         (directory / "dev_other.tsv").mkdir(exist_ok=True)
@@ -299,7 +299,7 @@ def test_a_run_in_a_bucket_is_done_only_when_all_of_its_predictions_are_uploaded
     workdir, bucket = tmp_path / "run", tmp_path / "bucket"
     workdir.mkdir()
     mirror = types.SimpleNamespace(durable=lambda path: bucket / path.relative_to(workdir))
-    run, inputs = run_in(workdir), Inputs(read_features(toy(), start), start, lambda mesh: lambda batch: batch)
+    run, inputs = run_in(workdir), Inputs(read_features(toy(), start), start)
     (workdir / "results.json").write_text('{"seed": 3}')
     shutil.copytree(workdir, bucket)
     finetune.finish(RunResult(job_in(workdir, run=run).experiment, workdir, {}), jax.devices(), run, inputs, {})

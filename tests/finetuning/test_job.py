@@ -14,6 +14,7 @@ import pytest
 from bert_jax.errors import UserError
 from bert_jax.finetuning import job as jobs
 from bert_jax.objectives.flops import forward_flops, task_row_flops
+from bert_jax.objectives.objective import Teacher
 from bert_jax.runtime.interruptions import Preemption, Watchdog
 from bert_jax.runtime.launch import Run
 from tests.finetuning.jobs import CONFIG, FEATURES, SHAPE, job_in, model, task_of
@@ -75,18 +76,20 @@ def test_rows_fill_all_devices_and_microbatches_and_ids_are_checked(tmp_path: pa
         job_in(tmp_path, start=model(dataclasses.replace(CONFIG, vocab_size=6))).rows(0)
 
 
-def test_a_step_gets_the_state_the_batch_with_teacher_and_the_scalars(tmp_path: pathlib.Path):
-    job = job_in(tmp_path, devices=2, inputs={"teaching_on": lambda mesh: lambda batch: batch | {"taught by": mesh}})
+def test_a_step_gets_the_state_the_batch_the_scalars_and_the_teacher(tmp_path: pathlib.Path):
+    teacher = Teacher(CONFIG, {"encoder": "its weights"}, head=HEADS["sequence"])
+    job = job_in(tmp_path, devices=2, inputs={"teacher_on": lambda mesh: teacher})
     state: Any = "state"
-    given, batch, scalars = job.arguments(state, job.rows(0))
-    assert (given, scalars, batch.pop("taught by")) == ("state", job.scalars, job.mesh)
+    given, batch, scalars, weights = job.arguments(state, job.rows(0))
+    assert (given, scalars, weights) == ("state", job.scalars, teacher.params)
     assert batch["input_ids"].sharding.mesh == job.mesh
+    assert len(job_in(tmp_path).arguments(state, job.rows(0))) == 3
 
 
 def test_row_flops_include_the_forward_pass_of_the_teacher(tmp_path: pathlib.Path):
-    teacher = model(dataclasses.replace(TINY, num_layers=5), head=HEADS["sequence"])
+    teacher = Teacher(dataclasses.replace(TINY, num_layers=5), {}, head=HEADS["sequence"])
     frozen = {"freeze_encoder": True}
-    alone, taught = (job_in(tmp_path, training=frozen, inputs={"teacher": one}) for one in (None, teacher))
+    alone, taught = (job_in(tmp_path, training=frozen, inputs={"teacher_on": lambda mesh, t=t: t}) for t in (None, teacher))
     assert alone.row_flops == task_row_flops(CONFIG, HEADS["sequence"], SHAPE, frozen=True)
     forward = forward_flops(task_row_flops(teacher.config, HEADS["sequence"], SHAPE))
     assert taught.row_flops - alone.row_flops == forward

@@ -14,12 +14,9 @@ import pytest
 from bert_jax.data.rows import assemble_features, feature_logits, pack_features, row_shape
 from bert_jax.model.heads.bert_with_head import BertWithHead
 from bert_jax.model.heads.outputs import MultiLabel, Outputs
-from bert_jax.objectives.labels import (
-    LabelLoss,
-    Labels,
-    hidden_state_difference,
-    teacher_layers,
-)
+from bert_jax.objectives.config import PretrainingDistillation
+from bert_jax.objectives.distillation import TaskDistillation, hidden_state_difference, teacher_layers
+from bert_jax.objectives.labels import LabelLoss, Labels
 from bert_jax.objectives.model import Model
 from tests.random_features import HEADS, KINDS, LAYOUTS, random_features, random_label_parameters
 from tests.random_rows import TINY, largest_difference
@@ -68,29 +65,31 @@ def log_softmax(x: np.ndarray) -> np.ndarray:
 
 
 WEIGHTS = (0.5, 3.0, 1.25)
-SETTINGS = (
-    *(LabelLoss(class_weights=weights, label_smoothing=smoothing) for weights in ((), WEIGHTS) for smoothing in (0.0, 0.2)),
-    LabelLoss(temperature=3.0, soft_weight=0.75),
-)
-SOFT = LabelLoss(temperature=2.0, soft_weight=1.0)
-ALL_AT_ONCE = LabelLoss(class_weights=WEIGHTS, label_smoothing=0.2, soft_weight=0.25)
+SETTINGS = tuple(LabelLoss(class_weights=weights, label_smoothing=n) for weights in ((), WEIGHTS) for n in (0.0, 0.2))
+SOFT = PretrainingDistillation(temperature=2.0, soft_weight=1.0)
+MIXED = PretrainingDistillation(temperature=3.0, soft_weight=0.75)
+LITTLE = PretrainingDistillation(temperature=1.0, soft_weight=0.25)
+Key = tuple[LabelLoss, PretrainingDistillation | None, int | None]
 
 
 @functools.cache
-def sums_and_counts(kind: str) -> dict[tuple[LabelLoss, int | None], tuple[dict[str, float], dict[str, float]]]:
-    """Returns the sums and counts for all settings and seeds of a teacher's logits; one program computes them. The seed of the
-    student's logits is 0."""
+def sums_and_counts(kind: str) -> dict[Key, tuple[dict[str, float], dict[str, float]]]:
+    """Returns the sums and counts for all settings of labels and distillation, and seeds of a teacher's logits; one program
+    computes them. The seed of the student's logits is 0."""
     known = [settings for settings in SETTINGS if kind in CLASSES or not settings.class_weights]
-    keys = [(settings, 1 if settings.soft_weight else None) for settings in known] + [(SOFT, 0)]
-    keys += [(SOFT, 1)] if kind not in CLASSIFYING else []
-    keys += [(PLAIN, 1), (ALL_AT_ONCE, 1)] if kind == "sequence" else []
+    keys: list[Key] = [*((settings, None, None) for settings in known), (PLAIN, MIXED, 1), (PLAIN, SOFT, 0)]
+    keys += [(PLAIN, SOFT, 1)] if kind not in CLASSIFYING else []
+    keys += [(SETTINGS[-1], LITTLE, 1)] if kind == "sequence" else []
 
     def every(logits, batch, teachers):
         found = []
-        for settings, teacher in keys:
+        for settings, distillation, teacher in keys:
             objective = Labels(CONFIG, HEADS[kind], settings)
-            extra = {} if teacher is None else {"teacher_logits": teachers[teacher]}
-            found.append((objective.output_sums(logits, batch | extra), objective.counts(batch | extra)))
+            if distillation is None or teacher is None:
+                sums = objective.output_sums(logits, batch)
+            else:
+                sums = TaskDistillation(objective, distillation).output_sums(logits, teachers[teacher], batch)
+            found.append((sums, objective.counts(batch)))
         return found
 
     logits = random_logits(kind)
@@ -98,8 +97,10 @@ def sums_and_counts(kind: str) -> dict[tuple[LabelLoss, int | None], tuple[dict[
     return dict(zip(keys, jax.tree.map(float, found), strict=True))
 
 
-def mean_loss(kind: str, settings: LabelLoss = PLAIN, teacher: int | None = None) -> float:
-    sums, counts = sums_and_counts(kind)[settings, teacher]
+def mean_loss(
+    kind: str, settings: LabelLoss = PLAIN, distillation: PretrainingDistillation | None = None, teacher: int | None = None
+) -> float:
+    sums, counts = sums_and_counts(kind)[settings, distillation, teacher]
     return sums["loss"] / counts["weight"]
 
 
@@ -191,7 +192,7 @@ def test_counts_of_labels_examples_and_tokens_do_not_depend_on_packing(kind):
 @pytest.mark.parametrize("kind", KINDS)
 def test_correct_answers_are_counted(kind):
     features, rows, shape, _ = packed(kind)
-    found = sums_and_counts(kind)[PLAIN, None][0]["correct"]
+    found = sums_and_counts(kind)[PLAIN, None, None][0]["correct"]
     of_features = feature_logits(random_logits(kind), features, rows, shape)
     if not HEADS[kind].outputs.has_accuracy:
         wanted = 0
@@ -220,8 +221,8 @@ def test_a_batch_without_a_label_has_a_loss_of_zero():
 
 
 def test_class_weights_apply_to_the_distillation_loss():
-    both = mean_loss("sequence", ALL_AT_ONCE, teacher=1)
-    alone = mean_loss("sequence", dataclasses.replace(ALL_AT_ONCE, soft_weight=0.0))
+    both = mean_loss("sequence", SETTINGS[-1], LITTLE, teacher=1)
+    alone = mean_loss("sequence", SETTINGS[-1])
     losses = []
     for (x, label), (teacher, _) in zip(answers("sequence"), answers("sequence", seed=1), strict=True):
         p = log_softmax(teacher)
@@ -239,16 +240,10 @@ def test_an_objective_adds_its_head_and_gives_frozen_parts_no_gradient():
     assert found == {"embeddings": 0, "encoder": 0, "pooler": 1}
 
 
-def test_a_teacher_has_no_weight_by_default():
-    assert mean_loss("sequence", teacher=1) == mean_loss("sequence")
-    sums = {"loss": np.float32(6), "hidden_difference": np.float32(8)}
-    counts = {"weight": np.float32(3), "tokens": np.float32(1)}
-    assert float(Labels(CONFIG, HEADS["sequence"]).loss(sums, counts)) == 2.0
-
-
 def test_task_loss_is_divided_by_label_weights_and_hidden_states_by_tokens():
-    objective = Labels(CONFIG, HEADS["sequence"], LabelLoss(hidden_weight=0.5))
-    assert float(objective.loss({"loss": np.float32(3e-6)}, {"weight": np.float32(1.5e-6)})) == pytest.approx(2.0)
+    plain = Labels(CONFIG, HEADS["sequence"])
+    assert float(plain.loss({"loss": np.float32(3e-6)}, {"weight": np.float32(1.5e-6)})) == pytest.approx(2.0)
+    objective = TaskDistillation(plain, PretrainingDistillation(hidden_weight=0.5))
     sums = {"loss": np.float32(6), "hidden_difference": np.float32(8)}
     for tokens, mean in ((0.0, 8.0), (1.0, 8.0), (4.0, 2.0)):
         counts = {"weight": np.float32(3), "tokens": np.float32(tokens)}
@@ -265,17 +260,16 @@ def divergence(taught: np.ndarray, said: np.ndarray, temperature: float) -> floa
 
 @pytest.mark.parametrize("kind", CLASSIFYING)
 def test_distillation_is_the_kl_from_the_softened_teacher_times_temperature_squared(kind):
-    settings = LabelLoss(temperature=3.0, soft_weight=0.75)
     pairs = zip(answers(kind), answers(kind, seed=1), strict=True)
     wanted = [-0.25 * log_softmax(x)[label] + 0.75 * divergence(t, x, 3.0) for (x, label), (t, _) in pairs]
-    found = mean_loss(kind, settings, teacher=1)
+    found = mean_loss(kind, PLAIN, MIXED, teacher=1)
     assert found == pytest.approx(np.mean(wanted), rel=1e-5)
 
 
 def test_multi_label_distillation_follows_every_label():
     features, rows, shape, _ = packed("multi_label")
     said, taught = (np.float64(feature_logits(random_logits("multi_label", seed), features, rows, shape)) for seed in (0, 1))
-    found = mean_loss("multi_label", SOFT, teacher=1)
+    found = mean_loss("multi_label", PLAIN, SOFT, teacher=1)
     each = [divergence(np.array([t, 0]), np.array([x, 0]), 2.0) for t, x in zip(taught.ravel(), said.ravel(), strict=True)]
     assert found == pytest.approx(np.mean(each), rel=1e-5)
 
@@ -283,13 +277,13 @@ def test_multi_label_distillation_follows_every_label():
 def test_regression_distillation_follows_the_value():
     features, rows, shape, _ = packed("regression")
     said, taught = (np.array(feature_logits(random_logits("regression", seed), features, rows, shape))[:, 0] for seed in (0, 1))
-    found = mean_loss("regression", SOFT, teacher=1)
+    found = mean_loss("regression", PLAIN, SOFT, teacher=1)
     assert found == pytest.approx(np.mean((said - taught) ** 2), rel=1e-5)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_student_that_equals_its_teacher_has_zero_distillation_loss(kind):
-    assert mean_loss(kind, SOFT, teacher=0) == pytest.approx(0.0, abs=1e-6)
+    assert mean_loss(kind, PLAIN, SOFT, teacher=0) == pytest.approx(0.0, abs=1e-6)
 
 
 def test_hidden_states_are_compared_for_real_tokens_only():
@@ -301,10 +295,9 @@ def test_hidden_states_are_compared_for_real_tokens_only():
         real = np.asarray(batch["sequence_ids"][r]) > 0
         if real.any():
             wanted += np.mean((ours[:, r, real] - theirs[:, r, real]) ** 2) * real.sum()
-    batch = batch | {"teacher_hidden_states": theirs.swapaxes(0, 1).astype(np.float32)}
-    difference = jax.jit(hidden_state_difference)
-    assert float(difference(ours.astype(np.float32), batch)) == pytest.approx(wanted, rel=1e-5)
-    assert float(difference(theirs.astype(np.float32), batch)) == 0.0
+    difference, (ours, theirs) = jax.jit(hidden_state_difference), np.float32([ours, theirs])
+    assert float(difference(ours, theirs, batch["sequence_ids"])) == pytest.approx(wanted, rel=1e-5)
+    assert float(difference(theirs, theirs, batch["sequence_ids"])) == 0.0
 
 
 @pytest.mark.parametrize(
@@ -359,7 +352,7 @@ def test_sums_of_microbatches_with_uneven_labels_add_up_to_those_of_the_batch():
     assert len(set(batch["label_weights"].reshape(-1, 3, batch["label_weights"].shape[1]).sum((0, 2)).tolist())) > 1
     objective = Labels(CONFIG, HEADS["token"], PLAIN)
     of_part = jax.jit(objective.output_sums)
-    whole = sums_and_counts("token")[PLAIN, None][0]
+    whole = sums_and_counts("token")[PLAIN, None, None][0]
     parts = [of_part(random_logits("token")[i::3], {name: x[i::3] for name, x in batch.items()}) for i in range(3)]
     for name, total in whole.items():
         assert sum(float(part[name]) for part in parts) == pytest.approx(total, rel=1e-6), name

@@ -34,7 +34,7 @@ ORIGINAL = {"name": "bert_adam", "b1": 0.9, "b2": 0.999, "epsilon": 1e-6, "weigh
             SpikeConfig,
             {"policy": "none", "deviations": 6.0, "window": 100, "in_a_row": 3, "rollback_steps": 100, "max_rollbacks": 3},
         ),  # rolls back as PaLM did
-        (LabelLoss, {"label_smoothing": 0.0, "class_weights": (), "temperature": 1.0, "soft_weight": 0.0, "hidden_weight": 0.0}),
+        (LabelLoss, {"label_smoothing": 0.0, "class_weights": ()}),
         (
             PretrainingDistillation,
             {"temperature": 2.0, "soft_weight": 0.5, "hidden_weight": 0.0, "attention_weight": 0.0, "layers": "uniform"}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import types
 from collections.abc import Callable
 from typing import Any
 
@@ -15,13 +14,13 @@ import pytest
 from bert_jax.configs.finetuning import FinetuningExperiment
 from bert_jax.configs.pretraining import PretrainingExperiment
 from bert_jax.data.rows import RowShape, assemble_features
-from bert_jax.finetuning.program import finetuning_program, teaching
+from bert_jax.finetuning.program import finetuning_program
 from bert_jax.model import attention, bilm, embeddings, layers, pretraining
 from bert_jax.model.config import ModelConfig, Resolved, Target
 from bert_jax.model.heads import bert_with_head
 from bert_jax.model.layers import Dropout
 from bert_jax.objectives.config import PretrainingDistillation
-from bert_jax.objectives.distillation import Distillation
+from bert_jax.objectives.distillation import Distillation, TaskDistillation
 from bert_jax.objectives.labels import LabelLoss, Labels
 from bert_jax.objectives.model import Model
 from bert_jax.objectives.objective import TEACHER_PARTS, Objective, Teacher
@@ -189,12 +188,11 @@ def teacher_of_pretraining(rate: float) -> None:
 
 def teacher_of_a_task(rate: float) -> None:
     config = with_rate(rate)
-    model: Any = types.SimpleNamespace(
-        config=config, head=dataclasses.replace(LABELLED_HEAD, dropout=rate), params=random_label_parameters(LABELLED_HEAD)
-    )
-    settings = {"teacher": "t", "hidden_weight": 1.0}
-    experiment = FinetuningExperiment.from_dict({"init_from": "m", "distillation": settings})
-    jax.eval_shape(teaching(model, experiment, config.num_layers, ONE_DEVICE), LABELLED)
+    params = random_label_parameters(LABELLED_HEAD)
+    teacher = Teacher(config, params, head=dataclasses.replace(LABELLED_HEAD, dropout=rate))
+    plain = Labels(TINY, LABELLED_HEAD, LabelLoss())
+    objective = TaskDistillation(plain, PretrainingDistillation(hidden_weight=1.0), teacher).for_model(Model(TINY))
+    jax.eval_shape(objective.sums, params, LABELLED, jnp.uint32(1))
 
 
 def frozen_encoder(rate: float) -> None:

@@ -34,7 +34,6 @@ METHOD = (
 NOT_MODELLED = (
     "the slowdown of compute by copies and collectives that overlap with it",
     "the launch of each operation, the host, the input pipeline, evaluation, checkpoints, restarts",
-    "the forward pass of the teacher in the distillation of a task",
     "contention for links between groups of chips, and stragglers",
     "gathers and scatters: only the time to move their bytes counts (optimistic)",
     "kernels that read or write HBM at less than its full bandwidth (optimistic)",
