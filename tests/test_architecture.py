@@ -128,6 +128,12 @@ def test_the_model_does_not_depend_on_a_mesh():
     assert {name(path) for path in MODULES if folder(path) == "model" and ambient.search(path.read_text())} <= allowed
 
 
+def test_no_code_tells_encoders_apart_by_their_names():
+    """A new encoder is one file and one line: other code reads the facts in `ModelConfig.kind`. The format tf1 is BERT's."""
+    by_name = re.compile(r"""\bencoder\s*(==|!=|(not )?in)\s*[("'{\[]""")
+    assert {name(path) for path in MODULES if by_name.search(path.read_text())} <= {"bert_jax/interop/conversion.py"}
+
+
 def test_the_root_has_only_commands_and_common_modules():
     root = {path.stem: path.read_text() for path in PACKAGE.glob("*.py") if path.stem != "__init__"}
     commands = {stem for stem, text in root.items() if f'    run_command("bert_jax.{stem}"' in text}

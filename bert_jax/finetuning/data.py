@@ -88,7 +88,7 @@ def read_features(task: Task, start: Model, teacher: Model | None = None) -> Dat
 def _check_segments(features: Mapping[str, Sequence[Feature]], start: Model, teacher: Model) -> None:
     """Raises UserError if there are pairs, and only one of the models reads the second text with a token type of its own. Both
     models get the same rows."""
-    reads_types = teacher.config.has_attention and teacher.config.type_vocab_size  # LSTMs and word vectors have no token types
+    reads_types = teacher.config.kind.has_positions and teacher.config.type_vocab_size  # LSTMs have no token types
     if not reads_types or teacher.config.has_segments == (start.config.direction == "both"):
         return
     if any(types.any() for some in features.values() for feature in some for types in feature.types):

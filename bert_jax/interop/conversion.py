@@ -166,12 +166,12 @@ def changed(model: Model, flags: argparse.Namespace) -> tuple[Model, list[str]]:
     if keep is not None:
         model = with_layers(model, keep)
         notes.append(f"layers: {old.num_layers} -> {len(keep)} (kept: {', '.join(map(str, keep))})")
-    if flags.new_positions and (old.positions != "learned" or not old.has_attention):
-        are = f"this model has {old.positions} ones" if old.has_attention else f"a {old.encoder} model has none"
+    if flags.new_positions and (old.positions != "learned" or not old.kind.has_positions):
+        are = f"this model has {old.positions} ones" if old.kind.has_positions else f"a {old.encoder} model has none"
         raise UserError(f"--new-positions is for learned positions, but {are}; leave the flag out")
-    if flags.token_types and not old.has_attention:
+    if flags.token_types and not old.kind.has_positions:
         raise UserError(f"--token-types={flags.token_types}: a {old.encoder} model reads no token types; leave the flag out")
-    if flags.max_position and not old.has_attention:
+    if flags.max_position and not old.kind.has_positions:
         model = with_positions(model, flags.max_position)
         notes.append(f"longest text: {old.max_position:,} -> {counted(flags.max_position, 'token')}")
     elif flags.max_position:

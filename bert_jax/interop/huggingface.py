@@ -491,7 +491,7 @@ def _config_notes(fields: JsonObject, family: Family, architecture: str, head: T
     """Returns clauses that report ignored entries of config.json, such as an unknown class, or a label2id that differs from
     id2label."""
     notes = []
-    named = fields.get("architectures") or []
+    named = fields.get("architectures") or [] if family.table else []  # without a table, no class of transformers is read
     if isinstance(named, list) and fields.get("model_type") == family.model_type and architecture not in named and named:
         notes.append(f"the class {named[0]} in config.json is unknown, so the model was read as a {architecture}")
     own = {label: str(i) for i, label in enumerate(head.labels)} if head else {}

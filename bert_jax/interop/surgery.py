@@ -113,7 +113,7 @@ def with_layers(model: Model, keep: Sequence[int]) -> Model:
     """Keeps only the layers with the indices `keep`, which must be in ascending order. Layer 0 is the first layer after the
     embeddings. Raises UserError if `keep` is invalid, or if the layers of this model cannot be removed."""
     layers = model.config.num_layers
-    if not layers or is_in_file(model.config.encoder):
+    if not layers or is_in_file(model.config.encoder) or "layers" not in model.params["encoder"]:
         raise UserError(f"a {model.config.encoder} model has no layers to keep or remove; leave the flag out")
     if model.config.decoder_layers:
         raise UserError(

@@ -50,6 +50,8 @@ class EncoderKind(NamedTuple):
     """The class that makes the input of the first layer from `Tokens`."""
     pretraining: str = "bert_jax.model.pretraining:BertForPreTraining"
     """The class of the model with its pretraining heads."""
+    has_positions: bool = False
+    """Whether the embeddings are BERT's, with positions and token types."""
     has_attention: bool = False
     """Whether the layers are those of a Transformer. If not, the settings of its block do not apply."""
     pools: bool = False
@@ -72,12 +74,12 @@ class EncoderKind(NamedTuple):
 
 ENCODERS: Mapping[str, EncoderKind] = {
     "transformer": EncoderKind(
-        "bert_jax.model.encoder:Encoder", "bert_jax.model.embeddings:Embeddings", has_attention=True, pools=True,
-        settings=("direction",),
+        "bert_jax.model.encoder:Encoder", "bert_jax.model.embeddings:Embeddings", has_positions=True,
+        has_attention=True, pools=True, settings=("direction",),
     ),
     "encoder_decoder": EncoderKind(
         "bert_jax.model.encoder_decoder:SourceEncoder", "bert_jax.model.embeddings:Embeddings",
-        "bert_jax.model.encoder_decoder:EncoderDecoder", has_attention=True, decoder_layers=6,
+        "bert_jax.model.encoder_decoder:EncoderDecoder", has_positions=True, has_attention=True, decoder_layers=6,
     ),
     "bilm": EncoderKind(
         "bert_jax.model.bilm:BiLstm", pretraining="bert_jax.model.pretraining:BiLstmForPreTraining", is_lstm=True,

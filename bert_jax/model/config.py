@@ -281,7 +281,8 @@ class Architecture:
     def has_position_table(self) -> bool:
         """Whether an array may have `max_position` rows. Otherwise `max_position` can be changed without new weights. A user's
         own encoder or positions may have such an array."""
-        return self.has_attention and (self.positions == "learned" or is_in_file(self.positions) or is_in_file(self.encoder))
+        own = is_in_file(self.positions) or is_in_file(self.encoder)
+        return self.kind.has_positions and (self.positions == "learned" or own)
 
     @property
     def spells_words(self) -> bool:
@@ -561,7 +562,8 @@ def _check_predecessor(c: Architecture) -> None:
             f"set {c.hidden_size + 1}" + (", or model.direction=left_to_right" if "direction" in c.kind.settings else "")
         )
     _check_decoder_layers(c)
-    applying = (*c.kind.settings, *(["decoder_layers"] if c.kind.decoder_layers else []))
+    facts = {"positions": c.kind.has_positions, "decoder_layers": c.kind.decoder_layers}
+    applying = (*c.kind.settings, *(name for name, applies in facts.items() if applies))
     for name in ("positions", "direction", *BLOCK_FIELDS):
         only = getattr(Architecture, name)
         if getattr(c, name) != only and name not in applying:

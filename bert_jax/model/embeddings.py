@@ -117,7 +117,7 @@ def check_ids(config: ModelConfig, **ids: Int[np.ndarray, " ..."] | Int[Array, "
             + ("" if config.positions == "learned" else " (python -m bert_jax.convert --max-position=N)"),
         ),
     }
-    if not config.has_attention:  # these models have no other tables
+    if not config.kind.has_positions:  # these models have no other tables
         limits = {"input_ids": limits["input_ids"]}
     if not config.type_vocab_size:
         del limits["token_type_ids"]

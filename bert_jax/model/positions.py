@@ -184,7 +184,7 @@ def acts_on(config: ModelConfig, place: str) -> bool:
 def fixed_table(config: ModelConfig) -> Float32[np.ndarray, "S D"] | None:
     """Returns the fixed table that the positions add to the embeddings. Returns None if there is no fixed table, or if the
     positions also change queries, keys or scores."""
-    if not config.has_attention or config.positions == "learned" or not hasattr(positions_class(config), "table"):
+    if not config.kind.has_positions or config.positions == "learned" or not hasattr(positions_class(config), "table"):
         return None
     if acts_on(config, "queries_and_keys") or acts_on(config, "scores"):
         return None

@@ -8,6 +8,7 @@ from typing import ClassVar
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from bert_jax.model.config import ModelConfig
 from bert_jax.model.encoder import WholeRows
 from bert_jax.model.layers import Seed
 from bert_jax.model.tokens import Tokens
