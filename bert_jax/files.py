@@ -434,6 +434,11 @@ def locked(path: pathlib.Path, refusal: str | Callable[[], str] | None = None) -
         lock.release()
 
 
+def this_process() -> str:
+    """Returns the words by which a lock names this process to other processes."""
+    return f"process {os.getpid()} on {os.uname().nodename}, since {time.strftime('%Y-%m-%d %H:%M:%S %Z')}"
+
+
 def is_locked(path: pathlib.Path) -> bool:
     """Returns whether a process holds an existing lock file."""
     try:

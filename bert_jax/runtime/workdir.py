@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import datetime
 import fnmatch
 import json
 import logging
-import os
 import pathlib
-import socket
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -422,8 +419,7 @@ def locked(directory: AnyPath, name: str) -> Iterator[str | None]:
         except FileNotFoundError:  # a rejected start has removed the directory again
             raise UserError(f"--workdir={directory} was in use until just now; rerun the same command") from None
         file.truncate()
-        now = datetime.datetime.now().astimezone().strftime("%Y-%m-%d %H:%M:%S %Z")
-        holder = f"process {os.getpid()} on {socket.gethostname()}, since {now}\n"
+        holder = f"{files.this_process()}\n"
         file.write(holder)
         file.flush()
         try:

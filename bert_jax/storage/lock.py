@@ -9,17 +9,16 @@ of a dead process on the same machine is taken over immediately."""
 from __future__ import annotations
 
 import contextlib
-import datetime
 import logging
 import os
 import pathlib
-import socket
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 
 from bert_jax.errors import USER_ERROR_STATUS, UserError
+from bert_jax.files import this_process
 from bert_jax.interface.ranges import whole_number
 from bert_jax.storage.objects import StorageError, read, remove, write
 from bert_jax.storage.paths import AnyPath
@@ -54,9 +53,7 @@ class _Lock:
     def __init__(self, path: str, directory: str, beat: float, leave: Callable[[int], object]):
         self._path, self._directory, self._leave = path, directory, leave
         self._beat, self._stale = beat, MISSED * beat
-        now = datetime.datetime.now().astimezone().strftime("%Y-%m-%d %H:%M:%S %Z")
-        holder = f"process {os.getpid()} on {socket.gethostname()}, since {now}"
-        self._text = f"{holder}\n{_machine()}\n{os.getpid()}\n{os.urandom(8).hex()}\n"
+        self._text = f"{this_process()}\n{_machine()}\n{os.getpid()}\n{os.urandom(8).hex()}\n"
         self._generation = self._acquire()
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._renew, name="lock", daemon=True)

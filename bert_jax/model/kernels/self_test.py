@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import jax
 
-from bert_jax.files import JsonObject, locked, parse_json, write_json
+from bert_jax.files import JsonObject, locked, read_record, write_json
 from bert_jax.interface.words import duration
 from bert_jax.model import kernels
 from bert_jax.model.kernels import agreement
@@ -144,9 +144,9 @@ def verdict_file(kind: str) -> pathlib.Path:
 def remembered(path: pathlib.Path) -> dict[str, JsonObject]:
     """Returns the records in `path` by operation. Returns {} if the file is missing or damaged."""
     try:
-        found = parse_json(path.read_text())
+        found = read_record(path) or {}
         return {name: record for name, record in found.items() if isinstance(record["reason"], str)}
-    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+    except (OSError, TypeError, KeyError):
         return {}
 
 

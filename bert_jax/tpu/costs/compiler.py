@@ -17,7 +17,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jax.typing import DTypeLike
 
-from bert_jax.files import parse_json, write_json
+from bert_jax.files import read_record, write_json
 from bert_jax.sharding.device_errors import DoesNotFit
 from bert_jax.storage.paths import cache_directory
 from bert_jax.tpu.costs.estimate import Estimate, Estimator
@@ -108,8 +108,8 @@ def calibrate(compiler: Compiler, cache: pathlib.Path | None = None) -> Calibrat
     chip = compiler.topology.chip
     cache = cache or cache_directory() / "calibration"
     kept = cache / f"{chip.name}-{compiler.version}-2.json"
-    if kept.exists():
-        return Calibration(**parse_json(kept.read_text()))
+    if fields := read_record(kept):
+        return Calibration(**fields)
     matrix, row = ((SIDE, SIDE), jnp.bfloat16), ((STREAMED,), jnp.float32)
     product = _seconds(compiler, lambda a, b: a @ b, matrix, matrix)
     stream = _seconds(compiler, lambda a, b: a + b, row, row)

@@ -21,7 +21,7 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 
-from bert_jax.files import Json, JsonObject, parse_json, write_json
+from bert_jax.files import Json, JsonObject, parse_json, read_record, write_json
 from bert_jax.storage.paths import cache_directory
 from bert_jax.tpu.costs.hlo import Instruction, Module
 from bert_jax.tpu.costs.topologies import Topology
@@ -169,8 +169,7 @@ def kernel_schedules(
     for body, call in kernel_calls(module).items():
         key = hashlib.sha256(repr((version, READER, topology.chip.name, call)).encode()).hexdigest()
         kept = cache / f"{key}.json"
-        if kept.exists():
-            fields = parse_json(kept.read_text())
+        if fields := read_record(kept):
             found[body] = Schedule(**fields | {"trips": tuple(fields["trips"])})
         else:
             missing[body] = (kept, call)

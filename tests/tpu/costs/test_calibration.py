@@ -49,6 +49,10 @@ def test_a_calibration_is_cached_by_chip_and_compiler_version(
     assert len(compiled) == 8
     kept = [len(list((tmp_path / path).iterdir())) for path in ("cache/calibration", "another/cache")]
     assert kept == [3, 1]
+    for damaged in (tmp_path / "another" / "cache").iterdir():
+        damaged.write_text("{")
+    assert calibrated("v5e:2x2", 1, tmp_path / "another" / "cache", compiled, monkeypatch) == first
+    assert len(compiled) == 10
 
 
 def test_rates_are_fractions_of_the_peak_of_one_device(
