@@ -18,6 +18,7 @@ from bert_jax.errors import UserError
 from bert_jax.finetuning import program as finetuning
 from bert_jax.finetuning.program import finetuning_program, label_loss, step_scalars, teacher_on
 from bert_jax.finetuning.sweep import sweep
+from bert_jax.model.config import ModelConfig
 from bert_jax.model.heads import make_head
 from bert_jax.model.heads.bert_with_head import BertWithHead
 from bert_jax.model.heads.head import TaskHead
@@ -36,6 +37,7 @@ from tests.random_features import HEADS, LAYOUTS, random_features, random_label_
 from tests.random_rows import TINY
 
 CONFIG = dataclasses.replace(TINY, num_layers=1)  # compiled quickly
+WORDS = dataclasses.replace(TINY, encoder="static", num_layers=0)  # compiled more quickly
 HEAD = HEADS["sequence"]
 FEATURES = random_features("sequence", 48, shortest=8, longest=8)
 SHAPE = row_shape(FEATURES, LAYOUTS["sequence"])
@@ -51,12 +53,12 @@ def experiment(**sections: Any) -> FinetuningExperiment:
     return FinetuningExperiment.from_dict({"init_from": "m", "training": training, **sections})
 
 
-def learned(one: FinetuningExperiment, devices: Sequence[jax.Device], steps: int = 4) -> Any:
-    """Returns the parameters after this many steps from PARAMS, as numpy arrays."""
+def learned(one: FinetuningExperiment, devices: Sequence[jax.Device], steps: int = 4, config: ModelConfig = CONFIG) -> Any:
+    """Returns the parameters after this many steps from `random_label_parameters`, as numpy arrays."""
     mesh = make_mesh(MeshConfig(), devices)
     batches = LabelledBatches(FEATURES, SHAPE, one.training.batch_size, one.seed, epochs=2, row_multiple=4, pad_id=0)
-    program = program_of(one, batches.steps_per_epoch, mesh)
-    state = program.init_state(dict, PARAMS)
+    program = program_of(one, batches.steps_per_epoch, mesh, config=config)
+    state = program.init_state(dict, random_label_parameters(HEAD, config))
     with nn.logical_axis_rules(ACTIVATION_RULES), jax.set_mesh(mesh):
         for step in range(steps):
             batch = to_device(batches.at(step), mesh, BATCH)
@@ -64,10 +66,10 @@ def learned(one: FinetuningExperiment, devices: Sequence[jax.Device], steps: int
     return jax.device_get(state.params)
 
 
-def program_of(one: FinetuningExperiment, steps: int, mesh: Any, task: Any = None, features: Any = FEATURES) -> Program:
-    task = task or task_of()
-    loss, head = label_loss(one, task, features), one.head_config(task.head)
-    return finetuning_program(one, one.model_config(CONFIG, "cpu"), head, loss, steps, mesh)
+def program_of(one: FinetuningExperiment, steps: int, mesh: Any, config: ModelConfig = CONFIG) -> Program:
+    task = task_of()
+    loss, head = label_loss(one, task, FEATURES), one.head_config(task.head)
+    return finetuning_program(one, one.model_config(config, "cpu"), head, loss, steps, mesh)
 
 
 def same(a: Any, b: Any) -> bool:
@@ -80,7 +82,7 @@ def test_parallel_sweep_runs_share_compiled_functions_and_train_as_alone(tmp_pat
     together: dict[str, Any] = {}
 
     def train(one: FinetuningExperiment, directory: pathlib.Path, devices: Sequence[jax.Device]) -> dict[str, Any]:
-        together[one.name] = learned(one, devices)
+        together[one.name] = learned(one, devices, config=WORDS)
         directory.mkdir(parents=True)
         t = one.training
         settings = {"batch_size": t.batch_size, "learning_rate": t.learning_rate, "epochs": t.epochs, "seed": one.seed}
@@ -93,12 +95,12 @@ def test_parallel_sweep_runs_share_compiled_functions_and_train_as_alone(tmp_pat
     assert sweep(whole, run, train, lambda best, devices: None) == 0
     assert finetuning._program.cache_info().currsize == 2
     meshes = [make_mesh(MeshConfig(), jax.devices()[i : i + 4]) for i in (0, 4)]
-    programs = [program_of(whole.runs()[0], 3, mesh) for mesh in meshes]
+    programs = [program_of(whole.runs()[0], 3, mesh, WORDS) for mesh in meshes]
     assert finetuning._program.cache_info().currsize == 2
     assert [program.training_step(1)._cache_size() for program in programs] == [1, 1]
 
     for one in whole.runs():
-        assert same(learned(one, jax.devices()[:4]), together[one.name]), one.name
+        assert same(learned(one, jax.devices()[:4], config=WORDS), together[one.name]), one.name
     assert [program.training_step(1)._cache_size() for program in programs] == [1, 1]
     assert not any(same(a, b) for i, a in enumerate(together.values()) for b in list(together.values())[:i])
 
