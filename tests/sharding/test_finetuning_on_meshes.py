@@ -79,15 +79,16 @@ def test_a_mesh_trains_as_one_device_with_dropout():
         assert largest_difference(ours, theirs) < 100 * SUMS_WITHIN
 
 
-def test_each_device_holds_only_its_shard_of_the_parameters():
+def test_each_device_holds_only_its_shard_of_parameters_and_optimizer_state():
     state, _ = trained(8)
     d, heads = CONFIG.hidden_size, CONFIG.num_heads
-    layers = state.params["encoder"]["layers"]
-    for array, shape in (
-        (state.params["sequence_head"]["dense"]["kernel"], (d // 2, 3)),
-        (layers["attention"]["query"]["kernel"], (CONFIG.num_layers, d // 2, heads // 2, CONFIG.head_width)),
-    ):
-        assert {shard.data.shape for shard in array.addressable_shards} == {shape}
+    for tree in (state.params, state.opt_state[0].mu, state.opt_state[0].nu):
+        attention = tree["encoder"]["layers"]["attention"]
+        for array, shape in (
+            (tree["sequence_head"]["dense"]["kernel"], (d // 2, 3)),
+            (attention["query"]["kernel"], (CONFIG.num_layers, d // 2, heads // 2, CONFIG.head_width)),
+        ):
+            assert {shard.data.shape for shard in array.addressable_shards} == {shape}
 
 
 def test_evaluation_on_a_mesh_gives_the_logits_of_one_device():
