@@ -218,8 +218,8 @@ def writing_directory(path: pathlib.Path, *, replace: bool = False) -> Iterator[
     is a link, the target of the link is written.
 
     If `path` exists at the end and is not empty, raises FileExistsError, since another process was faster. With `replace`, the
-    older directory is instead moved to `aside(path)`, and removed when the new one has its name. If the process is killed before
-    that, the older directory stays there, and `restore` moves it back."""
+    older directory is instead moved to `aside(path)`, and removed when the new one has its name. If the process is killed in
+    between, `restore` moves the older directory back."""
     restore(path)
     path = _resolved(path)
     with contextlib.closing(PartialFile(path)) as lock:
@@ -231,20 +231,19 @@ def writing_directory(path: pathlib.Path, *, replace: bool = False) -> Iterator[
             for inside in (*part.rglob("*"), part):  # otherwise a power failure could leave empty files
                 if not inside.is_symlink():
                     flush_to_disk(inside)
-            if replace and path.is_dir():
+            is_moved = replace and path.is_dir()
+            if is_moved:
                 path.rename(old)
             try:
                 part.rename(path)
-            except OSError as error:
-                if error.errno == errno.ENOTEMPTY:
+            except BaseException as error:
+                if is_moved:
+                    old.rename(path)
+                if isinstance(error, OSError) and error.errno == errno.ENOTEMPTY:
                     raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), os.fspath(path)) from error
                 raise
-            if replace and old.exists():
+            if is_moved:
                 old.rename(part)  # a directory that is partly removed is thus never taken for a complete one
-        except BaseException:
-            with contextlib.suppress(OSError):
-                _restore(path)
-            raise
         finally:
             remove_tree(part)
 
@@ -253,12 +252,9 @@ def restore(path: pathlib.Path) -> None:
     """Moves an older directory `path` back that a killed process left at `aside(path)`, or removes it if the new one is in
     place. Removes the temporary directories of `path` that killed processes left. Does nothing if a process is writing `path`."""
     path = _resolved(path)
-    if not being_written(path):
-        _restore(path)
-        remove_leftovers(path.parent, path.name)
-
-
-def _restore(path: pathlib.Path) -> None:
+    if being_written(path):
+        return
+    remove_leftovers(path.parent, path.name)
     old = aside(path)
     if old.is_symlink():  # this package does not make links, so the link is not followed
         old.unlink()
