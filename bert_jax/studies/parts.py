@@ -36,6 +36,7 @@ stay the same (`Planned.inputs`)."""
 _INPUTS = {
     "corpus": "corpus (other tokens at config.corpus or corpus.directory)",
     "init_from": "model at init_from",
+    "arm": "arm whose model it starts from (`shares` or `continues`)",
     "teacher": "model at teacher",
     "examples": "set of examples (other data at the task's files)",
 }
@@ -167,10 +168,14 @@ class Planned:
         return True
 
     def _inputs(self, part: Part) -> Mapping[str, str]:
-        """Returns the hashes of the data and the models that the part reads, without models of the study itself."""
+        """Returns the hashes of the data and the models that the part reads. A model of the study itself has the name of its
+        arm, unless it is the part's own arm."""
+        arm = self.study.arm(part.arm)
+        trained = arm.continues if part.name == PRETRAINING else arm.shares
+        read = {"arm": trained} if trained else {}
         if part.name == PRETRAINING:
-            return self.inputs.get(part.arm, {})
-        return {"examples": self.examples[part.name]} if part.name in self.examples else {}
+            return read | self.inputs.get(part.arm, {})
+        return read | ({"examples": self.examples[part.name]} if part.name in self.examples else {})
 
     def _files(self, part: Part) -> Mapping[str, str]:
         """Returns the keys of the part that name a user's file, without log sinks -> the hash of the file."""

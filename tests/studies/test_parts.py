@@ -115,7 +115,7 @@ def test_a_part_is_done_once_its_record_is_written(tmp_path: pathlib.Path, exper
     assert not whole.is_done(state)
     state.directory(tmp_path).mkdir(parents=True)  # type: ignore[union-attr]
     whole.finish(state)
-    assert whole.record(state) == {"part": digest(whole.values(state)), "step": 4}
+    assert whole.record(state) == {"part": digest(whole.values(state)), "inputs": {"arm": "a"}, "step": 4}
     assert whole.is_done(state)
     path = state.record(tmp_path)
     path.write_text('["no record"]')  # type: ignore[union-attr]
@@ -149,6 +149,17 @@ def test_a_part_that_read_other_data_or_another_model_is_refused(
             if other is not made:
                 with pytest.raises(UserError, match=rf"{name}\.json was made with another {says}"):
                     other.is_done(part)
+
+
+def test_a_part_that_started_from_the_model_of_another_arm_is_refused(tmp_path: pathlib.Path, experiment: PretrainingExperiment):
+    """The arms have equal settings, so the experiments of the parts differ only in the path of the model."""
+    whole, part = planned(tmp_path, experiment), Part("half", 4, "stsb")
+    write(part.workdir(tmp_path) / "results.json", RESULTS)
+    whole.finish(part)
+    arms = [dataclasses.replace(arm, shares="b") if arm.name == "half" else arm for arm in whole.study.arms]
+    other = dataclasses.replace(whole, study=dataclasses.replace(whole.study, arms=tuple(arms)))
+    with pytest.raises(UserError, match=r"stsb\.json was made with another arm whose model it starts from"):
+        other.is_done(part)
 
 
 @pytest.mark.parametrize("name", [PRETRAINING, "stsb"])
