@@ -22,7 +22,7 @@ import urllib.parse
 import urllib.request
 import warnings
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from types import ModuleType
 from typing import TYPE_CHECKING
 
@@ -72,8 +72,8 @@ def fetch(name: str, root: pathlib.Path) -> pathlib.Path | None:
     """Downloads the newest prepared version of `name` from the bucket into `root`. Returns the directory of the data set, or
     None if the bucket does not have the data set.
 
-    After an interruption, complete files are not downloaded again. The directory gets its final name when it has all files.
-    Raises UserError if a download fails.
+    After an interruption, complete files are not downloaded again. The directory gets its final name when it has all files. If
+    another process downloads the same version, waits for this process. Raises UserError if a download fails.
     """
     objects = _list_objects(f"{_FOLDER}/{name}/")
     versions = {path.split("/")[0] for path in objects if _VERSION.match(path.split("/")[0])}
@@ -87,7 +87,17 @@ def fetch(name: str, root: pathlib.Path) -> pathlib.Path | None:
     wanted = {path: size for path, size in wanted.items() if path and "/" not in path}
     final = root / name / version.rstrip("/")
     part = final.with_name(f".{final.name}.part")
-    part.mkdir(parents=True, exist_ok=True)
+    part.parent.mkdir(parents=True, exist_ok=True)
+    with files.locked(part.with_suffix(".lock")):
+        if not (final / _INFO_FILE).is_file():
+            part.mkdir(exist_ok=True)
+            _fetch_files(name, version, wanted, part)
+            part.rename(final)
+    return final
+
+
+def _fetch_files(name: str, version: str, wanted: Mapping[str, int], part: pathlib.Path) -> None:
+    """Downloads the `wanted` files (name -> size in bytes) that are not complete in `part`."""
     files.remove_leftovers(part)
     url = f"{HOST}/{_BUCKET}/{_FOLDER}/{urllib.parse.quote(f'{name}/{version}')}"
     missing = [path for path, size in wanted.items() if not (part / path).is_file() or (part / path).stat().st_size != size]
@@ -107,8 +117,6 @@ def fetch(name: str, root: pathlib.Path) -> pathlib.Path | None:
                 ) from error
             done += wanted[fetches[future]]
             progress.update(round(done / scale))
-    part.rename(final)
-    return final
 
 
 def _list_objects(prefix: str) -> dict[str, int]:

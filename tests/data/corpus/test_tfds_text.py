@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import http.server
 import json
 import os
@@ -284,6 +285,15 @@ def test_the_newest_prepared_version_is_fetched_once(bucket, tmp_path, tf_record
     before = len(asked)
     assert len(texts("stories:test@title", str(tmp_path))) == 5
     assert len(asked) == before
+
+
+def test_a_data_set_that_two_processes_need_is_fetched_once(bucket, tmp_path):
+    asked, _ = bucket
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        found = list(pool.map(lambda _: tfds_text.fetch("stories", tmp_path), range(2)))
+    assert found == [tmp_path / "stories" / "1.0.0"] * 2
+    fetched = [path for path in asked if path.startswith("/tfds-data/")]
+    assert len(fetched) == len({*fetched}) > 0
 
 
 def test_an_interrupted_fetch_continues_with_the_missing_files(bucket, tmp_path):
