@@ -184,7 +184,7 @@ def fetched_files(pattern: str, name: str) -> list[pathlib.Path]:
     there, copies = listed(above, deep=wanted[1:] != [] or "**" in wanted), cached_path(above)
     objects = {other: item for other, item in there.items() if item.size and _matches(other.split("/"), wanted)}
     fetch(above, copies, objects, keep=True)
-    with _disk_errors(copies):
+    with cache_errors(copies):
         for name in glob.glob("/".join(wanted), root_dir=copies, recursive=True):  # noqa: PTH207 - as `_matches`
             if name not in there and (copies / name).is_file():
                 (copies / name).unlink(missing_ok=True)
@@ -236,7 +236,7 @@ def fetch(
     """
     check_names(remote, objects)
     record = Record(directory)
-    with downloading(), _disk_errors(directory), record.held(wait=True):
+    with downloading(), cache_errors(directory), record.held(wait=True):
         known = record.read()
         due = {name for name, item in objects.items() if not _is_current(directory / name, known.get(name), item)}
         gone = known.keys() - objects.keys()
@@ -357,7 +357,8 @@ def require_space(what: str, directory: pathlib.Path, size: int) -> None:
 
 
 @contextlib.contextmanager
-def _disk_errors(directory: pathlib.Path) -> Iterator[None]:
+def cache_errors(directory: pathlib.Path) -> Iterator[None]:
+    """Converts an OSError about a `directory` in the cache to a UserError."""
     try:
         yield
     except StorageError:

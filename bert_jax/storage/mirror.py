@@ -22,7 +22,7 @@ from types import TracebackType
 from bert_jax.errors import UserError, WorkdirError
 from bert_jax.files import is_still, remove_leftovers, remove_tree, writing_directory
 from bert_jax.interface.words import counted
-from bert_jax.storage.fetching import Copy, Record, check_names, copy_record, fetch, is_unchanged
+from bert_jax.storage.fetching import Copy, Record, cache_errors, check_names, copy_record, fetch, is_unchanged
 from bert_jax.storage.objects import Item, StorageError, as_path, listed, read, remove, require_bucket, upload, write
 from bert_jax.storage.paths import AnyPath, cache_directory, checked, is_remote
 
@@ -74,7 +74,7 @@ class Mirror(contextlib.AbstractContextManager["Mirror"]):
     def __enter__(self) -> Mirror:
         if self.directory.is_symlink():  # links are rejected, since `fetch` removes local files that are not in the bucket
             raise UserError(f"{self.directory} is a symbolic link that bert_jax did not make; remove it")
-        with _cache_errors(self.directory):
+        with cache_errors(self.directory):
             self.directory.mkdir(parents=True, exist_ok=True)
         self._held.enter_context(self._record.held(wait=False, name="in-use"))
         self._opened = os.open(self.directory, os.O_RDONLY)  # while it is open, no other directory has its number
@@ -233,17 +233,6 @@ class Mirror(contextlib.AbstractContextManager["Mirror"]):
 
 
 @contextlib.contextmanager
-def _cache_errors(directory: pathlib.Path) -> Iterator[None]:
-    """Raises UserError if a directory in the cache cannot be made."""
-    try:
-        yield
-    except OSError as error:
-        raise UserError(
-            f"{directory} cannot be written ({error.strerror}); set BERT_JAX_CACHE to a directory that can be written"
-        ) from error
-
-
-@contextlib.contextmanager
 def uploaded(
     output: str,
     name: str,
@@ -290,7 +279,7 @@ def uploaded_file(output: str | None, name: str) -> Iterator[str | None]:
     above, last = remote.rsplit("/", 1)
     made = cache_directory() / OUTPUTS / secrets.token_hex(8)
     with contextlib.ExitStack() as incomplete:
-        with _cache_errors(made.parent):
+        with cache_errors(made.parent):
             made.parent.mkdir(parents=True, exist_ok=True)
             remove_leftovers(made.parent)
             part = incomplete.enter_context(writing_directory(made))
