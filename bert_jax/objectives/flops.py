@@ -47,11 +47,16 @@ def model_row_flops(model: ModelConfig, length: int, predictions: int = 0, negat
 @functools.lru_cache(maxsize=64)
 def _encoder_flops(model: ModelConfig, length: int) -> float:
     """Counts the matrix products in the forward pass of the encoder for a row."""
-    kernels = {"attention": "plain", "residual_norm": "plain"} if model.has_attention else {}
-    found = Model(dataclasses.replace(model, **dataclasses.asdict(Execution(**kernels))))
+    found = Model(countable(model))
     params = unboxed(jax.eval_shape(lambda: found.encoder(jax.random.key(0))))
     batch = {name: jax.ShapeDtypeStruct((1, length), jnp.int32) for name in INPUTS}
     return counted_flops(lambda params, batch: found.encode(params, batch, None), params, batch)
+
+
+def countable(model: ModelConfig) -> ModelConfig:
+    """Returns the model without kernels, remat and scans, whose program `counted_flops` reads."""
+    execution = Execution().plain() if model.has_attention else Execution()
+    return dataclasses.replace(model, **dataclasses.asdict(execution))
 
 
 def forward_flops(flops: float) -> float:

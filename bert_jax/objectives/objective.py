@@ -41,9 +41,9 @@ from jaxtyping import Array, Float, Int, Key
 from bert_jax.data import DECODER_INPUTS, INPUTS
 from bert_jax.errors import UserError, nearest
 from bert_jax.interface.named import load_built_in, require_call
-from bert_jax.model.config import Execution, ModelConfig
+from bert_jax.model.config import ModelConfig
 from bert_jax.model.layers import Seed
-from bert_jax.objectives.flops import counted_flops
+from bert_jax.objectives.flops import countable, counted_flops
 from bert_jax.objectives.losses import IGNORED, Sums
 from bert_jax.objectives.model import Batch, Boxed, Model, Params, unboxed
 from bert_jax.objectives.scores import EvalRows, Formula, Majority, Score, score_name
@@ -407,10 +407,7 @@ def _abstract_parameters(objective: Objective, model: Model) -> Boxed:
 
 @functools.lru_cache(maxsize=64)
 def _counted_flops(objective: Objective, model: Model, length: int, predictions: int) -> float:
-    config = model.config
-    if config.has_attention:
-        config = dataclasses.replace(config, **dataclasses.asdict(Execution(attention="plain", residual_norm="plain")))
-    bound = objective.for_model(dataclasses.replace(model, config=config))
+    bound = objective.for_model(dataclasses.replace(model, config=countable(model.config)))
     params = unboxed(bound.abstract_parameters())
 
     def gradient(params: Params, batch: Batch) -> Any:
