@@ -139,15 +139,13 @@ def test_targets_outside_of_their_tables_are_refused():
             jax.eval_shape(lambda p, of=target: model.apply(p, of, np.zeros((3, 9, 20)), source, method="decode"), params)
 
 
-def test_dropout_differs_between_steps_and_sides_and_not_between_loops_and_single_layers():
-    """`tests/sharding/test_translation_on_meshes.py` compares the gradients of both."""
+def test_dropout_differs_between_steps_and_sides():
+    """`tests/sharding/test_translation_on_meshes.py` compares a loop over layers with single layers."""
     config, batch = dataclasses.replace(TINY, hidden_dropout=0.3, scan_layers=True), pairs()
     first, other = (outputs(config, parameters(), batch, jnp.uint32(seed)) for seed in (1, 2))
     assert np.abs(first["logits"] - other["logits"]).max() > 0.01
     source, target = (first[f"{side}hidden_states"][0, 0, :7] == 0 for side in ("", DECODER))
     assert (source != target).any()
-    for name, x in outputs(dataclasses.replace(config, scan_layers=False), parameters(), batch, jnp.uint32(1)).items():
-        np.testing.assert_allclose(first[name], x, atol=1e-5 * np.abs(x).max(), err_msg=name)
 
 
 def test_evaluation_has_no_dropout():

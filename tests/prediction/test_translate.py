@@ -198,7 +198,9 @@ def test_the_first_held_out_pairs_that_fit_with_their_end_token_are_scored(engin
     monkeypatch.setattr(translating, "AT_A_TIME", 1)
     longest, too_long, *short = [[7] * 63, [7] * 64, *(tokenizer.encode(text) for text in TEXTS[:3])]
     fitting = [[*source, tokenizer.sep_id] for source in (short[0], longest, *short[1:])]
-    ids = [list(best.ids) for best in translating.translate(engine, fitting)]
+    one_by_one = copy.copy(engine)
+    one_by_one.tokens = 1
+    ids = [list(best.ids) for best in translating.translate(one_by_one, fitting)]
     pairs = [(short[0], ids[0]), (longest, ids[1]), (too_long, [8]), (short[1], ids[2]), (short[2], ids[3]), (short[0], [8])]
     alive = []
     with first_devices():
