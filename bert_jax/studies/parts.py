@@ -174,8 +174,8 @@ class Planned:
         trained = arm.continues if part.name == PRETRAINING else arm.shares
         read = {"arm": trained} if trained else {}
         if part.name == PRETRAINING:
-            return read | self.inputs.get(part.arm, {})
-        return read | ({"examples": self.examples[part.name]} if part.name in self.examples else {})
+            return {**read, **self.inputs.get(part.arm, {})}
+        return {**read, **({"examples": self.examples[part.name]} if part.name in self.examples else {})}
 
     def _files(self, part: Part) -> Mapping[str, str]:
         """Returns the keys of the part that name a user's file, without log sinks -> the hash of the file."""
