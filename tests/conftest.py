@@ -85,7 +85,7 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
 
 
 TOGETHER = (
-    *("recovery", "run", "bucket", "bad_input", "own_experiment", "out_of_memory"),
+    *("recovery", "run", "bucket", "bad_input", "out_of_memory"),
     *("exported_steps", "spikes", "left_to_right", "distilled_pretraining"),
 )
 """The end-to-end tests of pretraining share a corpus, runs and compiled programs, so one worker runs all of them."""

@@ -15,6 +15,7 @@ from bert_jax.model.config import published_sizes
 from bert_jax.model.pretraining import count_parameters
 from bert_jax.sharding.config import MeshConfig
 from bert_jax.sharding.mesh import mesh_shape
+from tests.documented import own_experiment
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[1]
 FILES = sorted((REPOSITORY / "experiments" / "pretrain").glob("*.py"))
@@ -58,6 +59,16 @@ def test_the_quickstart_documents_the_accuracies_of_the_readme():
     text = " ".join((REPOSITORY / "experiments" / "pretrain" / "quickstart.py").read_text().split())
     times = float(own) / float(words)
     assert f"MLM accuracy {own} %, which is {times:.1f} times as much as word frequency alone reaches ({words} %)." in text
+
+
+def test_the_experiment_that_the_page_shows_has_a_model_and_its_phases(tmp_path: pathlib.Path):
+    (tmp_path / "mine.py").write_text(own_experiment())
+    for size, width in {"narrow": 128, "wide": 256}.items():
+        experiment = load(f"{tmp_path / 'mine.py'}:{size}")
+        assert experiment.phase_starts() == [0, 3_000, 3_500]
+        config = dataclasses.replace(experiment.model, vocab_size=1_000)
+        assert (config.num_layers, config.hidden_size) == (2, width)
+        assert count_parameters(config).trained > 1_000 * width
 
 
 def test_laptop_more_continues_with_the_last_row_length():

@@ -13,7 +13,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from tests.end_to_end import forked
-from tests.end_to_end.forked import Command, Done, Failure, Move, Signal, Surroundings
+from tests.end_to_end.forked import Command, Crash, Done, Failure, Move, Signal, Surroundings
 from tests.end_to_end.runs import BRIEF, LAST_STEP, as_a_person, build_corpus, damage_newest_checkpoint, write_experiment
 from tests.end_to_end.toy_tasks import own_texts, write_model
 
@@ -68,10 +68,12 @@ def copying(source: pathlib.Path, target: pathlib.Path) -> Callable[[], object]:
 
 @pytest.fixture(scope="session")
 def finished(experiment: pathlib.Path) -> dict[str, Done]:
-    """Runs the experiment on one device without interruptions. In the same process, starts it again, replays three steps, and
-    starts another run that twice runs out of memory, the second time after a restart with a flag that needs less."""
+    """Runs the experiment on one device without interruptions. In the same process, starts it again, replays three steps, starts
+    another run that twice runs out of memory and is then started with a flag that needs less, and one that is killed before its
+    first checkpoint and again after it, both times in its first phase. The second is a SIGKILL, which ends the process."""
     base = experiment.parent
-    workdir, bare, short = base / "uninterrupted", base / "bare", base / "short_of_memory"
+    names = ("uninterrupted", "bare", "short_of_memory", "begun", "killed")
+    workdir, bare, short, begun, killed = (base / name for name in names)
     commands: dict[str, Command] = {
         "run": command(experiment, workdir, "--format=svg,png"),
         "copied": copying(workdir, base / "before"),
@@ -85,9 +87,15 @@ def finished(experiment: pathlib.Path) -> dict[str, Done]:
         "armed": Failure("jax.stages:Compiled.__call__", call=7, error=jax.errors.JaxRuntimeError(OUT_OF_MEMORY)).arm,
         "out of memory": command(experiment, short),
         "armed again": Failure(
-            "bert_jax.training.steps:Program.evaluate", error=jax.errors.JaxRuntimeError(OUT_OF_MEMORY)
+            "bert_jax.pretraining.evaluation:add_sums", error=jax.errors.JaxRuntimeError(OUT_OF_MEMORY)
         ).arm,
-        "out of memory again": command(experiment, short, "--config.phases.0.accumulation=2"),
+        "out of memory again": command(experiment, short),
+        "not compiled": Failure("bert_jax.pretrain:phase_step", error=jax.errors.JaxRuntimeError(TOO_LARGE)).arm,
+        "with the flag": command(experiment, short, "--config.phases.0.accumulation=2"),
+        "first death": Crash(ASKED, argument=2, source=begun, target=killed).arm,
+        "begun": command(experiment, begun),
+        "second death": Signal(ASKED, argument=7, once_there=(f"{killed}/checkpoints/4",)).arm,
+        "killed": command(experiment, killed),
     }
     return forked.commands_run(base, commands).ends
 
@@ -110,15 +118,9 @@ def evaluated(experiment: pathlib.Path, uninterrupted: Ended) -> Ended:
 
 
 @pytest.fixture(scope="session")
-def killed(experiment: pathlib.Path, uninterrupted: Ended) -> Ended:
-    """Runs the same, killed with SIGKILL before its first checkpoint and again after it, both times in its first phase."""
-    workdir = experiment.parent / "killed"
-    for death in (
-        Signal(ASKED, argument=2),
-        Signal(ASKED, argument=7, once_there=(f"{workdir}/checkpoints/4",)),
-    ):
-        (done,) = forked.run(experiment.parent, command(experiment, workdir), at=death)
-    return Ended(workdir, done.status, done.output)
+def killed(experiment: pathlib.Path, finished: dict[str, Done]) -> Ended:
+    """Returns the run that was killed twice."""
+    return Ended(experiment.parent / "killed", *dataclasses.astuple(finished["killed"]))
 
 
 @pytest.fixture(scope="session")

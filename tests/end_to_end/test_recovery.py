@@ -49,8 +49,9 @@ def assert_equal_within_rounding(workdir: pathlib.Path, wanted: pathlib.Path) ->
         assert a[name] == pytest.approx(b[name], rel=1e-3)
 
 
-def test_the_kill_hits_the_middle_of_the_run(killed: Ended):
-    assert killed.status == -signal.SIGKILL
+def test_the_kills_hit_the_beginning_and_the_middle_of_the_run(killed: Ended, finished: dict[str, Done]):
+    assert finished["begun"].status == killed.status == -signal.SIGKILL
+    assert "resuming" not in killed.output
     assert 6 <= last_step(killed.workdir) < LAST_STEP
 
 
