@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from bert_jax.data.config import ExampleConfig
 from bert_jax.objectives.objective import Objective
 from bert_jax.sharding.config import AXES, MeshConfig
 from bert_jax.sharding.mesh import device_grid, make_mesh
@@ -22,7 +21,7 @@ from bert_jax.training.data_parallel import gradients_over_data
 from bert_jax.training.steps import StepSeed
 from tests.random_rows import largest_difference
 from tests.sharding.test_mesh import chips
-from tests.sharding.training import DROPPING, begun, experiment_on, program_of, train_by_a_teacher
+from tests.sharding.training import DROPPING, begun, experiment_on, few_arrays_on, program_of, train_by_a_teacher
 
 MESHES = {
     "data 4 x fsdp 2": MeshConfig(data=4, fsdp=2),
@@ -145,9 +144,7 @@ def test_each_data_device_holds_its_shard_of_every_large_array():
 
 
 def test_initial_weights_do_not_depend_on_the_mesh():
-    model = dataclasses.replace(DROPPING, encoder="bilm", attention_dropout=0.0)  # few arrays, but stacked ones too
-    without_pairs = dataclasses.replace(experiment_on(MeshConfig()), model=model, examples=ExampleConfig(pairs="none"))
-    experiments = {1: without_pairs, 8: dataclasses.replace(without_pairs, mesh=MeshConfig(data=1, fsdp=2, tensor=4))}
+    experiments = {1: few_arrays_on(MeshConfig()), 8: few_arrays_on(MeshConfig(data=1, fsdp=2, tensor=4))}
     alone, spread = (jax.device_get(begun(one, program_of(one, n))) for n, one in experiments.items())
     assert all(jax.tree.leaves(jax.tree.map(np.array_equal, alone, spread)))
 

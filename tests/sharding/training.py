@@ -13,6 +13,7 @@ import optax
 
 from bert_jax.configs.pretraining import PhaseConfig, PretrainingExperiment
 from bert_jax.data.batches import to_device
+from bert_jax.data.config import ExampleConfig
 from bert_jax.objectives.config import PretrainingDistillation
 from bert_jax.objectives.distillation import PROJECTION
 from bert_jax.objectives.objective import TEACHER_PARTS, Teacher
@@ -32,6 +33,12 @@ def experiment_on(mesh: MeshConfig) -> PretrainingExperiment:
     """Returns the experiment, with dropout."""
     phase = PhaseConfig(steps=10, length=16, batch_size=ROWS, max_predictions=4, learning_rate=1e-3, warmup_steps=2)
     return PretrainingExperiment(seed=5, model=DROPPING, phases=(phase,), mesh=mesh)
+
+
+def few_arrays_on(mesh: MeshConfig) -> PretrainingExperiment:
+    """Returns the experiment with a biLM, which has few arrays, but stacked ones too."""
+    model = dataclasses.replace(DROPPING, encoder="bilm", attention_dropout=0.0)
+    return dataclasses.replace(experiment_on(mesh), model=model, examples=ExampleConfig(pairs="none"))
 
 
 def state_with(params: Any, program: Program) -> Any:

@@ -20,7 +20,7 @@ from bert_jax.sharding.config import MeshConfig
 from bert_jax.sharding.mesh import make_mesh
 from bert_jax.training.checkpoints import DIGESTS, ITEM, Checkpoints, digests
 from bert_jax.training.steps import Program
-from tests.sharding.training import experiment_on, program_of
+from tests.sharding.training import few_arrays_on, program_of
 
 # TensorStore's threads may report to an event loop that Orbax closed at the first failure; Python can only print that
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
@@ -69,7 +69,7 @@ def random_state(program: Program) -> Any:
 
 
 def test_a_training_state_with_optimizer_is_restored_bit_for_bit(tmp_path: pathlib.Path):
-    state = random_state(program_of(experiment_on(MeshConfig()), 1))
+    state = random_state(program_of(few_arrays_on(MeshConfig()), 1))
     with Checkpoints(tmp_path, keep=2) as checkpoints:
         checkpoints.save(2, state)
         checkpoints.finish()
@@ -81,12 +81,12 @@ def test_a_training_state_with_optimizer_is_restored_bit_for_bit(tmp_path: pathl
 def test_a_state_is_restored_on_another_mesh(tmp_path: pathlib.Path):
     """The state is saved from 8 devices along fsdp and tensor, and restored on 1 and on 4 along data: the same numbers, with the
     requested layout."""
-    state = random_state(program_of(experiment_on(MeshConfig(data=1, fsdp=4, tensor=2))))
+    state = random_state(program_of(few_arrays_on(MeshConfig(data=1, fsdp=4, tensor=2))))
     with Checkpoints(tmp_path, keep=2) as checkpoints:
         checkpoints.save(1, state)
         checkpoints.finish()
         for mesh, devices in ((MeshConfig(), 1), (MeshConfig(data=-1, tensor=2), 4)):
-            program = program_of(experiment_on(mesh), devices)
+            program = program_of(few_arrays_on(mesh), devices)
             found = checkpoints.restore_latest(program.state)
             assert_equal(found, state)
             same = jax.tree.map(lambda x, to: x.sharding.is_equivalent_to(to, x.ndim), found, program.shardings)
