@@ -145,6 +145,27 @@ def encoder_classes(config: ModelConfig) -> tuple[Any, Any]:
 
 
 def natural_objective(config: ModelConfig) -> str:
-    """Returns the name of a model's default objective, which the encoder declares."""
-    name: str = encoder_classes(config)[1].objectives[config.direction]
+    """Returns the name of a model's default objective, which the encoder declares. Raises UserError if a user's own encoder does
+    not declare that it can be trained with the model's direction or positions."""
+    from bert_jax.model.encoder import Block, Encoder  # imported here, since `encoder.py` imports this module
+    from bert_jax.model.positions import acts_on
+
+    kind, key = encoder_classes(config)[1], f"config.model.encoder={config.encoder}"
+    is_changed = issubclass(kind, Encoder) and (kind.__call__, kind.block.__call__) != (Encoder.__call__, Block.__call__)
+    if config.direction not in kind.objectives or (
+        config.direction == "left_to_right" and is_changed and kind.objectives is Encoder.objectives
+    ):
+        raise UserError(
+            f"config.model.direction={config.direction} needs an encoder whose output at a token does not depend on later "
+            f"tokens, and {key} does not declare this; set config.model.direction=both, or add the line "
+            'objectives = {"both": "bert", "left_to_right": "next_token"} to the class if it masks later tokens'
+        )
+    for method in ("queries_and_keys", "scores") if not kind.applies_positions else ():
+        if acts_on(config, method):
+            raise UserError(
+                f"config.model.positions={config.positions} acts on {method.replace('_', ' ')} of attention, but {key} does not "
+                "declare that it applies them; set config.model.positions=learned, or add the line applies_positions = True to "
+                "the class if it applies the methods of make_positions"
+            )
+    name: str = kind.objectives[config.direction]
     return name

@@ -270,7 +270,9 @@ class Stack(nn.Module):
     """What an encoder declares about itself in addition to its line in `ENCODERS`. The defaults are BERT's."""
 
     objectives: ClassVar[Mapping[str, str]] = {"both": "bert", "left_to_right": "next_token"}
-    """`ModelConfig.direction` -> the default objective."""
+    """`ModelConfig.direction` -> the default objective. A direction that is not listed cannot be trained."""
+    applies_positions: ClassVar[bool] = True
+    """Whether the layers apply the methods `queries_and_keys` and `scores` of the positions (`model/positions.py`)."""
     config: ModelConfig
 
     @classmethod
@@ -301,6 +303,10 @@ class WholeRows(Stack):
     Several texts may share a row. `tokens.sequence_ids` is different for each text of a row, and 0 at padding. The name
     "layers" is reserved for parameters that are stacked over layers, as in `Encoder`.
 
+    With direction=left_to_right, the output at a token must not depend on later tokens. A class that ensures this declares it:
+    `objectives = {"both": "bert", "left_to_right": "next_token"}`. A class that applies the methods of `make_positions(config)`
+    to its queries, keys or scores declares `applies_positions = True`.
+
     A Transformer with other blocks inherits from `Encoder` instead and names the class of its blocks. The blocks in this
     example have another feed-forward:
 
@@ -310,8 +316,12 @@ class WholeRows(Stack):
         class Mine(Encoder):
             block = MyBlock
 
-    A block with its own `__call__`, or an `Encoder` with its own `__call__`, returns all tokens.
+    A block with its own `__call__`, or an `Encoder` with its own `__call__`, returns all tokens. For direction=left_to_right,
+    the encoder then also declares its `objectives`.
     """
+
+    objectives: ClassVar[Mapping[str, str]] = {"both": "bert"}
+    applies_positions: ClassVar[bool] = False
 
     def queried(self, x: Float[Array, "B L D"], tokens: Tokens, seed: Seed | None) -> Float[Array, "B Q D"]:
         """Computes the whole last layer and returns its output at `tokens.queried`."""

@@ -13,7 +13,7 @@ import jax
 import pytest
 
 from bert_jax.errors import UserError
-from bert_jax.model import encoder_classes
+from bert_jax.model import encoder_classes, natural_objective
 from bert_jax.model.config import Execution, ModelConfig, published, published_sizes
 from bert_jax.objectives.model import Model
 from tests.random_rows import TINY, drawn_parameters, random_batch
@@ -191,6 +191,49 @@ def test_an_encoder_in_a_file_must_be_a_class_of_encoders(tmp_path: pathlib.Path
     for name in ("Other", "function"):
         with pytest.raises(UserError, match=rf"mine.py:{name} is <.*, not an encoder; make it a class that inherits from"):
             encoder_classes(ModelConfig(encoder=f"{file}:{name}"))
+
+
+OWN_ENCODERS = """from bert_jax.model.encoder import Block, Encoder, WholeRows
+class Whole(WholeRows):
+    def __call__(self, x, tokens, seed): return x, x[None]
+class MaskedWhole(Whole):
+    objectives = {"both": "bert", "left_to_right": "next_token"}
+    applies_positions = True
+class Mixing(Block):
+    def __call__(self, x, tokens, seed, layer): return x
+class Narrow(Block): pass
+class Mixed(Encoder): block = Mixing
+class Called(Encoder):
+    def __call__(self, x, tokens, seed): return super().__call__(x, tokens, seed)
+class MaskedMixed(Mixed): objectives = MaskedWhole.objectives
+class Narrowed(Encoder): block = Narrow
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "refused"),
+    [("Whole", True), ("Mixed", True), ("Called", True), ("MaskedWhole", False), ("MaskedMixed", False), ("Narrowed", False)],
+)
+def test_an_own_encoder_is_trained_left_to_right_only_if_it_declares_that_it_masks_later_tokens(
+    tmp_path: pathlib.Path, name: str, refused: bool
+):
+    file = tmp_path / "mine.py"
+    file.write_text(OWN_ENCODERS)
+    encoder = f"{file}:{name}"
+    assert natural_objective(ModelConfig(encoder=encoder)) == "bert"
+    refusal = pytest.raises(UserError, match=rf"{name} does not declare this; set .*both, or add")
+    with refusal if refused else contextlib.nullcontext():
+        assert natural_objective(ModelConfig(encoder=encoder, direction="left_to_right")) == "next_token"
+
+
+def test_positions_of_attention_are_refused_for_own_layers_that_do_not_declare_them(tmp_path: pathlib.Path):
+    file = tmp_path / "mine.py"
+    file.write_text(OWN_ENCODERS)
+    for positions in ("rotary", "experiments/extensions/alibi.py:Alibi"):
+        with pytest.raises(UserError, match=r"acts on (queries and keys|scores) of attention, but .*Whole does not declare"):
+            natural_objective(ModelConfig(encoder=f"{file}:Whole", positions=positions))
+        for name in ("MaskedWhole", "Mixed"):
+            assert natural_objective(ModelConfig(encoder=f"{file}:{name}", positions=positions)) == "bert"
 
 
 def test_an_encoder_in_a_file_must_return_its_last_layer_and_all_layers(tmp_path: pathlib.Path):
