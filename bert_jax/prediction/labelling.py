@@ -7,7 +7,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from string import ascii_lowercase, ascii_uppercase
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float, Int32
@@ -29,14 +29,13 @@ from bert_jax.tasks.config import TaskConfig
 from bert_jax.tasks.entity_scores import as_tags, entities, is_tag
 from bert_jax.tasks.spans import Answer, Context, Span, SpanSearch, Window, best_spans, most_context, window_starts, windows
 
-Kind = TypeVar("Kind", bound=TaskHead)
 
-
-def require_head(engine: Engine, kind: type[Kind]) -> Kind:
-    """Returns the task head of the model. Raises UserError if the model has no trained head of this `kind`."""
-    engine.require(f"{kind.kind}_head", kind.action)
+def require_head(engine: Engine, kind: type[TaskHead]) -> TaskHead:
+    """Returns the task head of the model. Raises UserError if the model has no trained head of this `kind`, or of another kind
+    with the same `action`."""
     head = engine.model.head
-    assert isinstance(head, kind)
+    engine.require(head.subtree if head and head.action == kind.action else f"{kind.kind}_head", kind.action)
+    assert head is not None
     if head.has_pooler(engine.config):
         engine.require("pooler", kind.action)
     return head
@@ -203,7 +202,7 @@ class Tag:
         return answers
 
     def _answer(
-        self, p: _Tagged, head: TokenHead, best: Int32[np.ndarray, " words"], probabilities: Float[np.ndarray, "words C"]
+        self, p: _Tagged, head: TaskHead, best: Int32[np.ndarray, " words"], probabilities: Float[np.ndarray, "words C"]
     ) -> JsonObject:
         words = []
         for i, word in enumerate(p.words):

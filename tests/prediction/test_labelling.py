@@ -10,6 +10,7 @@ import pytest
 from bert_jax.data.tokenizers.vocabulary_training import train_sentencepiece
 from bert_jax.errors import UserError
 from bert_jax.model.heads.choice import ChoiceHead
+from bert_jax.model.heads.head import TaskHead
 from bert_jax.model.heads.sequence import SequenceHead
 from bert_jax.model.heads.span import SpanHead
 from bert_jax.model.heads.token import TokenHead
@@ -86,6 +87,26 @@ def test_a_regression_returns_its_value(labelled):
     for text, answer in zip(texts, predictor.classify(texts), strict=True):
         value = float(label_outputs(model, with_specials(model, text)[0])[0])
         assert answer == {"text": text, "value": pytest.approx(value, abs=WITHIN)}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class OfAnotherKind(TaskHead):
+    """A head that classifies as `SEQUENCE` does, but is not a SequenceHead."""
+
+    kind = "another"
+    has_labels = True
+    action = SequenceHead.action
+    reads_pooler = True
+
+
+def test_a_command_uses_every_kind_of_head_with_its_action(labelled):
+    model, predictor = labelled(SEQUENCE)
+    params = {("another_head" if part == "sequence_head" else part): tree for part, tree in model.params.items()}
+    another = Predictor(Engine(dataclasses.replace(model, params=params, head=OfAnotherKind(labels=NAMES))))
+    (found,), (wanted,) = another.classify(["the river"]), predictor.classify(["the river"])
+    assert found["probabilities"] == pytest.approx(wanted["probabilities"], abs=WITHIN)
+    with pytest.raises(UserError, match="has no token_head, so it cannot tag words"):
+        another.tag(["the river"])
 
 
 @pytest.mark.parametrize(

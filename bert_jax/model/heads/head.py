@@ -51,7 +51,8 @@ class TaskHead:
     """Whether a text may be a pair. If so, the model's configuration records whether the model was trained on pairs."""
 
     action: ClassVar[str]
-    """What `predict` does with this head, e.g. "classify". Messages use it, such as "so it cannot classify"."""
+    """What `predict` does with this head, e.g. "classify". Messages use it, such as "so it cannot classify". The kinds with the
+    same action are used by the same command of `predict`."""
     command: ClassVar[str]
     """The arguments of `predict` in the card of a model with this head. {} is the model's directory."""
 
