@@ -30,6 +30,7 @@ from bert_jax.data.config import ExampleConfig
 from bert_jax.data.corpus.store import BLOCK_TOKENS, Corpus
 from bert_jax.data.counter_rng import make_key, random_bits, uniform_integers
 from bert_jax.data.example_packing import permutation
+from bert_jax.data.masking import KEY as MASKING_KEY
 from bert_jax.data.masking import MaskingTables, masking_tables
 from bert_jax.data.plan import Blocks, EpochPlan, check_corpus, plan_epoch
 from bert_jax.data.rows import (
@@ -151,8 +152,9 @@ def check_rows(corpus: Corpus, config: ExampleConfig) -> None:
 
 
 def check_policy(corpus: Corpus, config: ExampleConfig) -> None:
-    """If `config.masking` is a mask policy in a user's file, calls it for a row of the first documents. Raises UserError if the
-    policy cannot be called, or if it returns something other than positions of words."""
+    """If `config.masking` is a mask policy in a user's file, calls it for two rows of the first documents, and again in the
+    reverse order. Raises UserError if the policy cannot be called, if it returns something other than positions of words, or if
+    it chooses different positions when it is called again."""
     if not is_in_file(config.masking):
         return
     part = corpus.part([(0, min(corpus.num_documents, _CHECKED_DOCUMENTS))])
@@ -160,7 +162,13 @@ def check_policy(corpus: Corpus, config: ExampleConfig) -> None:
         plan = plan_epoch(part, config, seed=0, epoch=0)
     except UserError:  # these documents are too short for an example, but others may be longer
         return
-    assemble_rows(part, plan, np.arange(1), corpus_masking_tables(corpus))
+    rows, tables = np.arange(min(plan.num_rows, 2)), corpus_masking_tables(corpus)
+    first, again = assemble_rows(part, plan, rows, tables), assemble_rows(part, plan, rows[::-1], tables)
+    if any(not np.array_equal(array, again[name][::-1]) for name, array in first.items()):
+        raise UserError(
+            f"{MASKING_KEY}={config.masking} chooses other positions when it is called again with the same example, so a resumed "
+            "run would train on other rows; draw from rng, and keep nothing between two calls"
+        )
 
 
 def shard_rows(batch_size: int, shard: tuple[int, int]) -> Int64[np.ndarray, " B"]:

@@ -1,20 +1,21 @@
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import dataclasses
 import threading
 
 import numpy as np
 import pytest
 
-from bert_jax.data.batches import BatchSource, corpus_masking_tables
+from bert_jax.data.batches import BatchSource, check_policy, corpus_masking_tables
 from bert_jax.data.config import ExampleConfig
 from bert_jax.data.masking import masking_tables
 from bert_jax.data.plan import plan_epoch
 from bert_jax.data.rows import assemble_rows
 from bert_jax.data.tokenizers.tokenizer import load_tokenizer
 from bert_jax.errors import UserError
-from tests.data.corpora import corpus_of, random_documents
+from tests.data.corpora import corpus_from_arrays, corpus_of, random_documents
 
 CORPUS = corpus_of(random_documents(300, seed=1), shards=3)
 CONFIG = ExampleConfig(length=64, max_predictions=12)
@@ -163,3 +164,28 @@ def test_masking_tables_come_from_the_tokenizer_of_the_corpus(tmp_path):
     tables = corpus_masking_tables(dataclasses.replace(CORPUS, vocabulary=tokenizer.vocabulary, tokenizer=tokenizer))
     assert tables.legal_ids.tolist() == list(range(6, 33))
     assert np.flatnonzero(tables.continuation).tolist() == [32]
+
+
+POLICIES = """
+import itertools
+import numpy
+calls = itertools.count()
+def pure(example, rate, rng): return rng.permutation([word[0] for word in example.words])[:3]
+def counting(example, rate, rng): return example.words[next(calls) % len(example.words)]
+def drawing(example, rate, rng): return [numpy.random.permutation([word[0] for word in example.words])[0]]
+"""
+
+
+@pytest.mark.parametrize(("name", "is_pure"), [("pure", True), ("counting", False), ("drawing", False)])
+def test_a_mask_policy_that_chooses_otherwise_when_called_again_is_refused(name, is_pure, tmp_path):
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "[unused5]", *"abcdefghijklmnopqrstuvwxyz"]
+    (tmp_path / "vocab.txt").write_text("\n".join(words))
+    (tmp_path / "policies.py").write_text(POLICIES)
+    tokenizer = load_tokenizer(tmp_path / "vocab.txt", lowercase=True)
+    letters = np.random.default_rng(0).integers(6, 32, 288).astype(np.uint32)
+    corpus = corpus_from_arrays(letters, np.arange(0, 289, 12), np.arange(0, 25, 4), tokenizer.vocabulary)
+    corpus = dataclasses.replace(corpus, tokenizer=tokenizer)
+    config = ExampleConfig(length=32, max_predictions=4, masking=f"{tmp_path}/policies.py:{name}")
+    refused = pytest.raises(UserError, match=f"policies.py:{name} chooses other positions .*; draw from rng, and keep nothing")
+    with contextlib.nullcontext() if is_pure else refused:
+        check_policy(corpus, config)
