@@ -25,7 +25,7 @@ from bert_jax.model.layers import parameter
 from bert_jax.model.positions import fixed_table, make_positions, positions_class, sinusoids
 from bert_jax.model.pretraining import count_parameters
 from bert_jax.model.tokens import Layer, Tokens
-from tests.random_rows import TINY, outputs_of, random_batch, random_parameters
+from tests.random_rows import TINY, random_batch, random_parameters
 
 
 @pytest.mark.parametrize("width", [16, 7])
@@ -38,26 +38,33 @@ def test_the_table_equals_the_formula_of_the_paper_scaled_by_the_width(width: in
             assert table[position, column] == pytest.approx(wanted, abs=1e-7)
 
 
+ONE_LAYER = dataclasses.replace(TINY, num_layers=1)
+WITHOUT_TABLE = dataclasses.replace(ONE_LAYER, positions="none")
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def encoded(config: ModelConfig, params: Any, tokens: Tokens) -> Any:
+    """Returns (the output of the last layer, all hidden states)."""
+    return Bert(config).apply({"params": params}, tokens, method="encode")
+
+
 @pytest.mark.parametrize("kind", ["sinusoidal", "none"])
 def test_sinusoids_have_no_parameters_and_equal_a_learned_table_of_their_values(kind: str):
-    config = dataclasses.replace(TINY, positions=kind)
-    assert count_parameters(TINY).trained - count_parameters(config).trained == TINY.max_position * TINY.hidden_size
-    batch, params = random_batch(), random_parameters(config)
+    config = dataclasses.replace(ONE_LAYER, positions=kind)
+    assert count_parameters(ONE_LAYER).trained - count_parameters(config).trained == TINY.max_position * TINY.hidden_size
+    tokens, params = Tokens.of(random_batch()), random_parameters(WITHOUT_TABLE)
     table = {"embedding": make_positions(config).table()}
     learned = {**params, "embeddings": {**params["embeddings"], "position_embeddings": table}}
-    ours, theirs = (outputs_of(c, p, batch, None)["last"] for c, p in ((config, params), (TINY, learned)))
+    ours, theirs = (encoded(c, p, tokens)[0] for c, p in ((config, params), (ONE_LAYER, learned)))
     np.testing.assert_allclose(ours, theirs, atol=1e-5)
 
 
 def test_sinusoids_extend_beyond_the_training_length():
-    config = dataclasses.replace(TINY, positions="sinusoidal")
+    config = dataclasses.replace(ONE_LAYER, positions="sinusoidal")
+    params, tokens, long = random_parameters(WITHOUT_TABLE), Tokens.of(random_batch()), Tokens.of(random_batch(length=64))
     longer = dataclasses.replace(config, max_position=64)
-    params = random_parameters(config)
-    batch = random_batch(length=16)
-    np.testing.assert_array_equal(
-        outputs_of(config, params, batch, None)["last"], outputs_of(longer, params, batch, None)["last"]
-    )
-    assert np.isfinite(outputs_of(longer, params, random_batch(length=64), None)["last"]).all()
+    np.testing.assert_array_equal(*(encoded(c, params, tokens)[0] for c in (config, longer)))
+    assert np.isfinite(encoded(longer, params, long)[0]).all()
 
 
 class Reversed:
@@ -75,15 +82,15 @@ class Reversed:
         return scores + 0.05 * tokens.offsets()
 
 
-@pytest.mark.parametrize("scan_layers", [False, True])
-def test_custom_positions_act_equally_on_all_and_on_selected_columns(scan_layers: bool):
-    config = dataclasses.replace(TINY, attention="plain", scan_layers=scan_layers, positions=f"{__file__}:Reversed")
+def test_custom_positions_act_equally_on_all_and_on_selected_columns_in_a_loop_too():
+    config = dataclasses.replace(TINY, attention="plain", positions=f"{__file__}:Reversed")
     params, tokens = random_parameters(dataclasses.replace(config, positions="none")), Tokens.of(random_batch())
-    columns = jnp.array([[3, 0, 7]] * len(tokens.ids))
-    whole, states = jax.jit(lambda p, t: Bert(config).apply({"params": p}, t, method="encode"))(params, tokens)
-    read = jax.jit(lambda p, t: Bert(config).apply({"params": p}, t, method="encode_queried"))
-    some: Any = read(params, tokens.reading(columns))
-    np.testing.assert_allclose(some, jnp.take_along_axis(whole, columns[..., None], axis=1), atol=1e-5)
+    columns = np.int32([[3, 0, 7]] * len(tokens.ids))
+    for of in (config, dataclasses.replace(config, scan_layers=True)):
+        whole, states = encoded(of, params, tokens)
+        read = jax.jit(lambda p, t, of=of: Bert(of).apply({"params": p}, t, method="encode_queried"))
+        some = np.asarray(read(params, tokens.reading(columns)))
+        np.testing.assert_allclose(some, np.take_along_axis(np.asarray(whole), columns[..., None], axis=1), atol=1e-5)
     first = jax.jit(attention_weights, static_argnums=1)(params, config, tokens)[0]
     np.testing.assert_allclose(first, _weights_of_layer_0(params, config, np.asarray(states[0]), tokens), atol=1e-4)
 

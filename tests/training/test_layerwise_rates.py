@@ -32,7 +32,8 @@ def parameters():
 
 @functools.cache
 def compiled_step():
-    """Returns (state, batch, factors of the rates) -> (state, sums), compiled, with weight decay and clipped gradients."""
+    """Returns ((state, batch, factors of the rates) -> (state, sums), compiled, with weight decay and clipped gradients; the
+    first state)."""
     optimizer = make_optimizer(OptimizerConfig(weight_decay=0.3), boxed(parameters()))
     objective = Labels(CONFIG, HEAD, LabelLoss())
 
@@ -41,7 +42,7 @@ def compiled_step():
         program = program_for(objective, optimizer, lambda *_: jnp.float32(RATE), learning_rate_multipliers=lambda _: factors)
         return program.train_step(state, batch, {"seed": np.uint32(0)})
 
-    return step, optimizer
+    return step, jax.jit(new_state, static_argnums=1)(parameters(), optimizer)
 
 
 @functools.cache
@@ -52,7 +53,7 @@ def batch():
 
 
 def neutral():
-    return jax.tree.map(jnp.ones_like, depths(parameters()))
+    return jax.tree.map(np.ones_like, depths(parameters()))
 
 
 def updates(before, after) -> dict[str, np.ndarray]:
@@ -106,9 +107,9 @@ def test_neutral_settings_add_no_factors():
 
 def test_layer_decay_scales_the_update_of_each_layer():
     """Weight decay is a part of the update."""
-    step, optimizer = compiled_step()
-    whole, _ = step(new_state(parameters(), optimizer), batch(), neutral())
-    less, _ = step(new_state(parameters(), optimizer), batch(), learning_rate_multipliers(parameters(), decay=0.5)(jnp.int32(0)))
+    step, first = compiled_step()
+    whole, _ = step(first, batch(), neutral())
+    less, _ = step(first, batch(), learning_rate_multipliers(parameters(), decay=0.5)(jnp.int32(0)))
     full, decayed = updates(parameters(), whole.params), updates(parameters(), less.params)
     for path, x in full.items():
         np.testing.assert_allclose(decayed[path], 0.5 ** depth_of(path) * x, atol=1e-6, err_msg=path)
@@ -116,9 +117,9 @@ def test_layer_decay_scales_the_update_of_each_layer():
 
 
 def test_only_frozen_parts_do_not_change():
-    step, optimizer = compiled_step()
+    step, first = compiled_step()
     factors = learning_rate_multipliers(parameters(), frozen=("embeddings", "encoder"))(jnp.int32(0))
-    state = new_state(parameters(), optimizer)
+    state = first
     for _ in range(2):
         state, sums = step(state, batch(), factors)
     moved = {path: bool(np.any(x)) for path, x in updates(parameters(), state.params).items()}
@@ -128,10 +129,10 @@ def test_only_frozen_parts_do_not_change():
 
 def test_the_gradient_norm_covers_only_trained_parameters():
     """Otherwise clipping would depend on layers that do not move."""
-    step, optimizer = compiled_step()
-    _, whole = step(new_state(parameters(), optimizer), batch(), neutral())
+    step, first = compiled_step()
+    _, whole = step(first, batch(), neutral())
     factors = learning_rate_multipliers(parameters(), frozen=("embeddings", "encoder"))(jnp.int32(0))
-    state, sums = step(new_state(parameters(), optimizer), batch(), factors)
+    state, sums = step(first, batch(), factors)
     first_moments = {part: state.opt_state[0].mu[part] for part in ("pooler", "sequence_head")}
     clipped = np.sqrt(sum((np.float64(m) ** 2).sum() for m in jax.tree.leaves(first_moments))) / 0.1  # 1 - b1
     assert 0 < float(sums["grad_norm"]) < float(whole["grad_norm"])
@@ -161,10 +162,10 @@ def test_crf_transitions_have_their_own_rate():
 
 
 def test_gradual_unfreezing_thaws_one_layer_per_epoch_from_the_top():
-    step, optimizer = compiled_step()
+    step, first = compiled_step()
     steps_per_epoch = 2
     factors = learning_rate_multipliers(parameters(), unfreeze_every=steps_per_epoch)
-    state = new_state(parameters(), optimizer)
+    state = first
     for number in range(steps_per_epoch * (LAYERS + 2)):
         before = state.params
         state, _ = step(state, batch(), factors(jnp.int32(number)))
