@@ -25,6 +25,7 @@ from bert_jax.data.corpus.verification import local_corpus
 from bert_jax.data.rows import Batch
 from bert_jax.data.tokenizers.tokenizer import Tokenizer
 from bert_jax.errors import UserError
+from bert_jax.files import JsonObject
 from bert_jax.interface.progress import Progress
 from bert_jax.interface.words import counted
 from bert_jax.objectives.losses import IGNORED, Sums
@@ -46,6 +47,10 @@ log = logging.getLogger(__name__)
 
 ROWS = 32
 """The number of rows whose logits are in memory at once."""
+
+
+DIFFERS = 1e-3
+"""A loss that differs from the log by more than this fraction is reported. On the same devices, losses are equal."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -261,6 +266,7 @@ def report(found: Replay, workdir: AnyPath, tokenizer: Tokenizer | None) -> Iter
     for score in () if found.losses else ratios.values():
         value = float(found.sums[score.numerator]) / max(float(found.sums[score.denominator]), 1.0)
         yield f"{score.text(value)} (with dropout, as in the log)"
+    yield from _differences(found, ratios, _logged(workdir, found.step) if found.weights_of == found.step - 1 else {})
     yield f"norm of the gradient {found.norm:.6g}"
     for name, norm in sorted(found.norms.items(), key=lambda item: -np.nan_to_num(item[1], nan=np.inf)):
         yield f"  {norm:12.6g}  {name}"
@@ -280,6 +286,24 @@ def report(found: Replay, workdir: AnyPath, tokenizer: Tokenizer | None) -> Iter
             continue
         yield f"row {row}{losses}{_labels(found.batch['nsp_labels'][row], found.objective)}"
         yield f"  {row_text(found.batch, row, tokenizer)}"
+
+
+def _logged(workdir: AnyPath, step: int) -> JsonObject:
+    """Returns the numbers that the run logged for training step `step`, or {} if it logged only means over several steps."""
+    logged = {record["step"]: record for record in read_metrics(workdir / METRICS) if "train/grad_norm" in record}
+    return logged.get(step, {}) if step == 1 or step - 1 in logged else {}
+
+
+def _differences(found: Replay, scores: Mapping[str, Score], logged: JsonObject) -> Iterator[str]:
+    """Yields a line for each loss that differs from the log."""
+    for name, score in scores.items():
+        value = float(found.sums[score.numerator]) / max(float(found.sums[score.denominator]), 1.0)
+        before = logged.get(f"train/{name}")
+        if before is not None and not score.is_share and not np.isclose(value, before, rtol=DIFFERS):
+            yield (
+                f"the log has {score.title} {before:.6g}, so this is not exactly the step of the run: the devices or the "
+                "accumulation differ, or code of your own depends on more than its arguments"
+            )
 
 
 def _labels(labels: Int[np.ndarray, " P"], objective: Objective) -> str:

@@ -33,7 +33,7 @@ from bert_jax.pretraining.replay import (
     row_text,
 )
 from bert_jax.pretraining.splits import PHASE_CORPUS, PhaseBatches, fingerprint
-from bert_jax.runtime.workdir import CONFIG
+from bert_jax.runtime.workdir import CONFIG, METRICS
 from tests.end_to_end.runs import VOCABULARY, build_corpus
 from tests.objectives.scored import objective_of
 from tests.random_rows import TINY, objective_for, program_for, random_batch, random_parameters, with_centres
@@ -231,6 +231,27 @@ def test_a_step_is_reported_with_losses_gradients_and_its_worst_rows_first():
         "row 0: MLM 1.000, NSP 0.500 (second text: random)",
         "  [CLS] a [[MASK] -> b] c [SEP]",
     ]
+
+
+@pytest.mark.parametrize(
+    ("logged", "losses", "weights_of", "differs"),
+    [
+        ((1_233, 1_234), 3.0, 1_233, False),
+        ((1_233, 1_234), 3.1, 1_233, True),
+        ((1_230, 1_234), 3.1, 1_233, False),
+        ((1_233, 1_234), 3.1, 2_000, False),
+        ((1_233, 1_234), None, 1_233, False),
+    ],
+    ids=["equal", "different", "mean of four steps", "other weights", "no finite loss"],
+)
+def test_a_loss_that_differs_from_the_log_of_this_step_is_reported(
+    logged: tuple[int, ...], losses: float | None, weights_of: int, differs: bool, tmp_path: pathlib.Path
+):
+    lines = [{"step": step, "train/mlm_loss": losses, "train/grad_norm": 5.0} for step in logged]
+    (tmp_path / METRICS).write_text("".join(json.dumps(line) + "\n" for line in [*lines, {"step": 1_234, "eval/mlm_loss": 9}]))
+    told = "\n".join(report(dataclasses.replace(FOUND, weights_of=weights_of), tmp_path, None))
+    assert ("the log has MLM loss 3.1, so this is not exactly the step of the run" in told) == differs
+    assert "the log has NSP" not in told
 
 
 def test_missing_weights_are_reported_and_nan_gradients_come_first():
