@@ -74,14 +74,17 @@ def test_without_pairs_weights_and_losses_of_other_parts_are_the_same():
     compared, since drawing all of them is a large program."""
     parts = ("embeddings", "encoder", "mlm_head")
 
-    @functools.partial(jax.jit, static_argnums=1)
-    def begin(key, pairs):
-        params = nn.unbox(initial_parameters(MODEL, key, next_sentence=pairs))
-        assert params.keys() == {*parts, *(("pooler", "nsp_head") if pairs else ())}
-        embeddings, encoder, head = (params[part] for part in parts)
-        return embeddings["word_embeddings"], encoder["layers"]["attention"]["query"], head["transform"]
+    @jax.jit
+    def begin(key):
+        found = []
+        for pairs in (True, False):
+            params = nn.unbox(initial_parameters(MODEL, key, next_sentence=pairs))
+            assert params.keys() == {*parts, *(("pooler", "nsp_head") if pairs else ())}
+            embeddings, encoder, head = (params[part] for part in parts)
+            found.append((embeddings["word_embeddings"], encoder["layers"]["attention"]["query"], head["transform"]))
+        return found
 
-    jax.tree.map(np.testing.assert_array_equal, *(begin(jax.random.key(3), pairs) for pairs in (True, False)))
+    jax.tree.map(np.testing.assert_array_equal, *begin(jax.random.key(3)))
     batch = random_batch()
     batch["nsp_labels"] = jnp.full_like(batch["nsp_labels"], -1)
     state = fresh()
