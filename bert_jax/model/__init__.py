@@ -151,7 +151,8 @@ def natural_objective(config: ModelConfig) -> str:
     from bert_jax.model.positions import acts_on
 
     kind, key = encoder_classes(config)[1], f"config.model.encoder={config.encoder}"
-    is_changed = issubclass(kind, Encoder) and (kind.__call__, kind.block.__call__) != (Encoder.__call__, Block.__call__)
+    methods = (kind.__call__, kind.block.__call__, getattr(kind.block, "attention", None)) if issubclass(kind, Encoder) else None
+    is_changed = methods not in (None, (Encoder.__call__, Block.__call__, Block.attention))
     if config.direction not in kind.objectives or (
         config.direction == "left_to_right" and is_changed and kind.objectives is Encoder.objectives
     ):

@@ -31,6 +31,7 @@ from bert_jax.model.layers import (
     hash_word,
     initializer,
     layer_parameters,
+    same_shape,
 )
 from bert_jax.model.tokens import Layer, Tokens
 
@@ -86,6 +87,8 @@ class Block(nn.Module):
     Outputs are computed only for the tokens in `Tokens.queried`, but all tokens are keys and values.
     """
 
+    attention: ClassVar[type[nn.Module]] = SelfAttention
+    """The class of the attention, with the arguments and the result of `SelfAttention`."""
     feed_forward: ClassVar[type[nn.Module]] = FeedForward
     """The class of the feed-forward, which maps [B, Q, D] to [B, Q, D]."""
     config: ModelConfig
@@ -99,20 +102,23 @@ class Block(nn.Module):
         seeds = layer_seeds(seed, layer, 3)
         rate = c.hidden_dropout if c.attention_output_dropout is None else c.attention_output_dropout
         of_attention, of_feed_forward = tokens.dropout(rate, seeds[1]), tokens.dropout(c.hidden_dropout, seeds[2])
-        attention, feed_forward = SelfAttention(c, name="attention"), self.feed_forward(c, name="feed_forward")
+        attention, feed_forward = self.attention(c, name="attention"), self.feed_forward(c, name="feed_forward")
         attention_norm, feed_forward_norm = "attention_layer_norm", "feed_forward_layer_norm"
 
         def read_out(x: Float[Array, "B _ D"]) -> Float[Array, "B Q D"]:
             return x if tokens.queried is None or self.is_mutable_collection(CACHE) else gather_positions(x, tokens.queried)
 
+        what = f"the attention of config.model.encoder={c.encoder}"
         if c.norm_placement == "post":
-            y = attention(x, tokens, seeds[0], layer)
-            x = ResidualNorm(c, name=attention_norm)(read_out(x), y, of_attention)
+            kept = read_out(x)
+            y = same_shape(what, kept, attention(x, tokens, seeds[0], layer))
+            x = ResidualNorm(c, name=attention_norm)(kept, y, of_attention)
             x = ResidualNorm(c, name=feed_forward_norm)(x, feed_forward(x).astype(x.dtype), of_feed_forward)
         else:
             x, normed = PreNorm(c, name=attention_norm)(x, None, of_attention) if layer.has_attention_norm else (x, x)
-            y = attention(normed, tokens, seeds[0], layer)
-            x, normed = PreNorm(c, name=feed_forward_norm)(read_out(x), y, of_attention)
+            kept = read_out(x)
+            y = same_shape(what, kept, attention(normed, tokens, seeds[0], layer))
+            x, normed = PreNorm(c, name=feed_forward_norm)(kept, y, of_attention)
             x = x + dropout(feed_forward(normed).astype(x.dtype), of_feed_forward)
         return nn.with_logical_constraint(x, ACTIVATION_AXES)
 
@@ -316,8 +322,9 @@ class WholeRows(Stack):
         class Mine(Encoder):
             block = MyBlock
 
-    A block with its own `__call__`, or an `Encoder` with its own `__call__`, returns all tokens. For direction=left_to_right,
-    the encoder then also declares its `objectives`.
+    `attention` of a block is a class with the arguments and the result of `SelfAttention`. A block with its own `__call__`, or
+    an `Encoder` with its own `__call__`, returns all tokens. With any of these three, an encoder declares its `objectives` for
+    direction=left_to_right.
     """
 
     objectives: ClassVar[Mapping[str, str]] = {"both": "bert"}

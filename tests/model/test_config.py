@@ -10,6 +10,7 @@ import re
 from typing import Any
 
 import jax
+import numpy as np
 import pytest
 
 from bert_jax.errors import UserError
@@ -202,17 +203,29 @@ class MaskedWhole(Whole):
 class Mixing(Block):
     def __call__(self, x, tokens, seed, layer): return x
 class Narrow(Block): pass
+class Mean:
+    def __init__(self, config, name): pass
+    def __call__(self, x, tokens, seed, layer):
+        same = tokens.query_sequence_ids[:, :, None] == tokens.sequence_ids[:, None]
+        return same @ x / same.sum(-1, keepdims=True)
+class Same(Mean):
+    def __call__(self, x, tokens, seed, layer): return x
+class OfMeans(Block): attention = Mean
+class OfSame(Block): attention = Same
+class Means(Encoder): block = OfMeans
+class Forgetful(Encoder): block = OfSame
 class Mixed(Encoder): block = Mixing
 class Called(Encoder):
     def __call__(self, x, tokens, seed): return super().__call__(x, tokens, seed)
 class MaskedMixed(Mixed): objectives = MaskedWhole.objectives
 class Narrowed(Encoder): block = Narrow
 """
+OWN_NAMES = ("Whole", "Mixed", "Called", "Means", "MaskedWhole", "MaskedMixed", "Narrowed")
 
 
 @pytest.mark.parametrize(
     ("name", "refused"),
-    [("Whole", True), ("Mixed", True), ("Called", True), ("MaskedWhole", False), ("MaskedMixed", False), ("Narrowed", False)],
+    [(name, name in ("Whole", "Mixed", "Called", "Means")) for name in OWN_NAMES],
 )
 def test_an_own_encoder_is_trained_left_to_right_only_if_it_declares_that_it_masks_later_tokens(
     tmp_path: pathlib.Path, name: str, refused: bool
@@ -234,6 +247,19 @@ def test_positions_of_attention_are_refused_for_own_layers_that_do_not_declare_t
             natural_objective(ModelConfig(encoder=f"{file}:Whole", positions=positions))
         for name in ("MaskedWhole", "Mixed"):
             assert natural_objective(ModelConfig(encoder=f"{file}:{name}", positions=positions)) == "bert"
+
+
+def test_a_block_may_have_its_own_attention_which_returns_the_queried_tokens(tmp_path: pathlib.Path):
+    file = tmp_path / "mine.py"
+    file.write_text(OWN_ENCODERS)
+    params, batch, positions = drawn_parameters(TINY), random_batch(), np.zeros((8, 1), np.int32)
+    layers = {name: part for name, part in params["encoder"]["layers"].items() if name != "attention"}
+    for name, refused in (("Means", False), ("Forgetful", True)):
+        model = Model(dataclasses.replace(TINY, encoder=f"{file}:{name}"))
+        assert "attention" not in jax.eval_shape(model.encoder, jax.random.key(0))["encoder"]["layers"]
+        own = {**params, "encoder": {"layers": layers}}
+        with pytest.raises(UserError, match=r"attention of .*Forgetful") if refused else contextlib.nullcontext():
+            assert jax.eval_shape(model.encode_at, own, positions, batch).shape == (8, 1, 16)
 
 
 def test_an_encoder_in_a_file_must_return_its_last_layer_and_all_layers(tmp_path: pathlib.Path):
