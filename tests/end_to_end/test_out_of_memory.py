@@ -66,8 +66,8 @@ def test_a_state_that_does_not_fit_is_named(experiment: pathlib.Path, tmp_path: 
 
 @pytest.fixture(scope="module")
 def tasks(toys: pathlib.Path) -> Commands:
-    """Starts a task that twice runs out of memory, the second time after a restart with a flag that needs less, and a sweep whose
-    first run does."""
+    """Starts a task that runs out of memory three times, the third time with a flag that needs less, and a sweep whose first run
+    does."""
     base = toys / "short_of_memory"
     often = ("--config.checkpoints.every=4", "--config.training.epochs=1", "--config.log_every=1")
     commands: dict[str, forked.Command] = {
@@ -76,12 +76,14 @@ def tasks(toys: pathlib.Path) -> Commands:
         "first": out_of_memory("bert_jax.training.loop:StepSums.add").arm,
         "sweep": command(toys, base / "sweep", "--config.sweep.seeds=[1, 2]", "--config.training.epochs=1"),
         "evaluation": out_of_memory("bert_jax.data.batches:EvaluationBatches.logits").arm,
-        "again": command(toys, base / "run", *often, "--config.training.accumulation=2"),
+        "again": command(toys, base / "run", *often),
+        "not compiled": out_of_memory("bert_jax.finetuning.job:Job.arguments").arm,
+        "with the flag": command(toys, base / "run", *often, "--config.training.accumulation=2"),
     }
     return forked.commands_run(base, commands)
 
 
-def test_a_task_out_of_memory_in_a_step_resumes_with_the_suggested_flag_until_its_evaluation(tasks: Commands):
+def test_a_task_out_of_memory_in_a_step_or_an_evaluation_resumes_also_with_the_suggested_flag(tasks: Commands):
     says = refused(tasks.ends["run"])
     assert says.startswith(f"the training step {RUNS_OUT}")
     assert " rows of 32 tokens per step, " in says
@@ -90,8 +92,10 @@ def test_a_task_out_of_memory_in_a_step_resumes_with_the_suggested_flag_until_it
     assert "`python -m bert_jax.aot --config=FILE --topology=v5e:4x4 --model=base`" in says
     done = tasks.ends["again"]
     assert refused(done).startswith("the evaluation does not fit in memory: it asks for 4.44 GiB")
-    assert "resuming from step 4" in done.output
-    assert last_step(tasks.base / "run") == 6, "the step that ran out of memory"
+    with_flag = tasks.ends["with the flag"]
+    assert "accumulation=2" in refused(with_flag), "before it is compiled"
+    for end in (done, with_flag):
+        assert "resuming from step 4" in end.output
 
 
 def test_a_sweep_run_out_of_memory_counts_as_failed_and_the_others_continue(tasks: Commands):
