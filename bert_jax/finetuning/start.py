@@ -204,8 +204,16 @@ def load_teacher(experiment: FinetuningExperiment, student: Model, head: TaskHea
 
 
 def check_widths(experiment: FinetuningExperiment, teacher: ModelConfig, student: ModelConfig) -> None:
-    """Raises UserError if the loss compares hidden states and the hidden sizes of teacher and student differ."""
-    if experiment.distillation.hidden_weight and teacher.hidden_size != student.hidden_size:
+    """Raises UserError if the loss compares hidden states, and the student has no layers or another hidden size than the
+    teacher."""
+    if not experiment.distillation.hidden_weight:
+        return
+    if not student.num_layers:
+        raise UserError(
+            f"config.distillation.hidden_weight compares the hidden states of layers, but the student is a {student.encoder} "
+            "model without layers; set hidden_weight to 0"
+        )
+    if teacher.hidden_size != student.hidden_size:
         raise UserError(
             f"config.distillation.hidden_weight compares hidden states, but the teacher is {teacher.hidden_size} wide and the "
             f"student {student.hidden_size}; set hidden_weight to 0"

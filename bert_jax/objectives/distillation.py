@@ -142,6 +142,8 @@ class Distillation(Objective):
     def _compared(self, teacher: Teacher, ours: Outputs, theirs: Outputs, params: Params, batch: Batch) -> Sums:
         """Returns the sums that compare the hidden states and attention maps of student and teacher."""
         settings, found = self.distillation, dict[str, Float[Array, ""]]()
+        if not settings.hidden_weight and not settings.attention_weight:  # e.g. of a student without layers
+            return found
         with jax.named_scope("distillation"):
             mapped = _compared_layers(settings, teacher.config.num_layers, self.model.config.num_layers)
             if settings.hidden_weight:

@@ -382,6 +382,16 @@ def test_a_teacher_without_a_head_or_with_another_vocabulary_is_refused(mnli, pr
         load_teacher(*taught(mnli, tmp_path / "m"), MNLI)
 
 
+def test_hidden_states_of_a_student_without_layers_are_not_compared(vocabulary, tmp_path):
+    params, config = make_model(vocabulary, encoder="static", num_layers=0)
+    directory = exported(tmp_path, as_model(params, config, vocabulary))
+    export_model(tmp_path / "teacher", make_labelled_model(vocabulary, RTE))
+    given = {"head": {"pooling": "concat"}, "distillation": {"teacher": str(tmp_path / "teacher"), "hidden_weight": 1.0}}
+    experiment = tuning(directory, **given)
+    with pytest.raises(UserError, match="the student is a static model without layers; set hidden_weight to 0"):
+        load_teacher(experiment, labelled_start(experiment, RTE), experiment.head_config(RTE))
+
+
 def test_sequence_heads_of_left_to_right_models_read_the_last_token_by_default(model, tmp_path):
     causal = dataclasses.replace(model, config=dataclasses.replace(model.config, direction="left_to_right"))
     directory, both = exported(tmp_path, causal, "mlm_head"), exported(tmp_path / "both", model)

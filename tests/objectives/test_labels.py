@@ -18,7 +18,8 @@ from bert_jax.objectives.config import PretrainingDistillation
 from bert_jax.objectives.distillation import TaskDistillation, hidden_state_difference, teacher_layers
 from bert_jax.objectives.labels import LabelLoss, Labels
 from bert_jax.objectives.model import Model
-from tests.random_features import HEADS, KINDS, LAYOUTS, random_features, random_label_parameters
+from bert_jax.objectives.objective import Teacher
+from tests.random_features import HEADS, KINDS, LAYOUTS, random_features, random_label_parameters, shapes_of
 from tests.random_rows import TINY, largest_difference
 
 COUNT = 12
@@ -305,6 +306,16 @@ def test_hidden_states_are_compared_for_real_tokens_only():
 )
 def test_a_deeper_teachers_layers_are_spread_evenly_from_end_to_end(teacher, student, layers):
     assert teacher_layers(teacher, student) == layers
+
+
+def test_a_student_without_layers_learns_from_predictions_alone():
+    config, head = dataclasses.replace(CONFIG, encoder="static", num_layers=0), VARIANTS["sequence, concat"]
+
+    def sums(params, batch):
+        objective = TaskDistillation(Labels(config, head), SOFT, Teacher(config, params, head=head))
+        return objective.for_model(Model(config)).sums(params, batch, None)
+
+    assert jax.eval_shape(sums, shapes_of(head, config), packed("sequence")[3]).keys() == {"loss", "correct"}
 
 
 # ------------------------------------------------------------------------------------------------------------- the whole model
