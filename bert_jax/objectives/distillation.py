@@ -212,6 +212,10 @@ class TaskDistillation(Distillation):
 
     plain: Labels  # type: ignore[assignment]
 
+    def named_scores(self) -> dict[str, Score | Formula]:
+        """Returns the scores of `plain`, in its order."""
+        return self.plain.named_scores()
+
     def sums(self, params: Params, batch: Batch, seed: Seed | None) -> Sums:
         """Returns the sums of `plain` and, with a teacher, the difference from its hidden states."""
         if self.teacher is None:

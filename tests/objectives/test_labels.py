@@ -308,6 +308,11 @@ def test_a_deeper_teachers_layers_are_spread_evenly_from_end_to_end(teacher, stu
     assert teacher_layers(teacher, student) == layers
 
 
+def test_a_distilled_task_has_the_scores_of_the_task_in_their_order():
+    plain = Labels(CONFIG, HEADS["sequence"])
+    assert [*TaskDistillation(plain, SOFT).named_scores().items()] == [*plain.named_scores().items()]
+
+
 def test_a_student_without_layers_learns_from_predictions_alone():
     config, head = dataclasses.replace(CONFIG, encoder="static", num_layers=0), VARIANTS["sequence, concat"]
 
