@@ -3,8 +3,8 @@ compiler reads this setting only once.
 
     python -m bert_jax.tpu.costs.kernel_compiler TOPOLOGY < calls.json
 
-The input is the list of `kernels.kernel_calls`. The last line of the output is a JSON list. For each kernel, it has the text of
-the final schedule, or null if the kernel could not be compiled.
+The input is the list of the values of `kernel_cycles.kernel_calls`. The last line of the output is a JSON list. For each kernel,
+it has the text of the final schedule, or null if the kernel could not be compiled.
 """
 
 from __future__ import annotations
