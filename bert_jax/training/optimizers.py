@@ -13,7 +13,9 @@ computed for each index of this axis.
 from __future__ import annotations
 
 import collections
+import contextlib
 import dataclasses
+import functools
 import math
 from collections.abc import Callable
 from typing import Any, TypeAlias
@@ -21,6 +23,7 @@ from typing import Any, TypeAlias
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jaxtyping import Array, Float, PyTree
 
@@ -199,7 +202,7 @@ def make_optimizer(config: OptimizerConfig, boxed: Params) -> optax.GradientTran
     The order is the same as in the original code. The moments come first, then the decoupled weight decay, and LAMB then
     applies the trust ratio to the sum. The training step clips the gradients, since it computes the norm of the gradients for
     the log. Raises UserError for parameters without axis names, or if a user's optimizer does not return an optax
-    transformation."""
+    transformation, or returns one that applies the sign itself."""
     parameters, key = described(boxed), "config.optimizer.name"
     optimizer = load_named(config.name, OPTIMIZERS, key)
     if is_in_file(config.name):
@@ -212,6 +215,7 @@ def make_optimizer(config: OptimizerConfig, boxed: Params) -> optax.GradientTran
         )
     if is_in_file(config.name):
         direction = _checked(direction, f"{key}={config.name}")
+        _require_directions(optimizer, config, f"{key}={config.name}")
     return direction if isinstance(direction, Decayed) else optax.chain(direction, weight_decay(config, parameters))
 
 
@@ -253,6 +257,45 @@ def _checked(direction: optax.GradientTransformation, key: str) -> optax.Gradien
         return found, new
 
     return type(direction)(init, update)
+
+
+SMALL = {
+    "embedding": Parameter((16, 8), ("vocab", "embed")),
+    "layers": {"kernel": Parameter((2, 8, 8), ("layer", "in", "out")), "bias": Parameter((2, 64), ("layer", "mlp"))},
+}
+"""The parameters with which a user's optimizer is tried."""
+
+
+@functools.cache
+def _require_directions(
+    optimizer: Callable[[OptimizerConfig, PyTree[Parameter]], optax.GradientTransformation], config: OptimizerConfig, key: str
+) -> None:
+    """Raises UserError if a user's `optimizer` returns updates, which point against the gradient, as optax.adam does.
+
+    The optimizer is tried with the `SMALL` parameters and the same gradients in a few updates, since a rate may be 0 in the
+    first ones. The weights are orthogonal to the gradients, so that a decay has no part in the result. Nothing is checked if the
+    optimizer cannot be used with these parameters."""
+    draw = np.random.default_rng(0)
+    grads = jax.tree.map(lambda p: draw.standard_normal(p.shape, np.float32), SMALL)
+    params = jax.tree.map(lambda g: np.stack([g[..., 1::2], -g[..., ::2]], -1).reshape(g.shape), grads)
+    total = jax.tree.map(np.zeros_like, grads)
+    with contextlib.suppress(Exception):
+        direction = _checked(optimizer(config, SMALL), key)
+        state, update = jax.jit(direction.init)(params), jax.jit(direction.update)
+        for _ in range(8):
+            found, state = update(grads, state, params)
+            found = jax.tree.map(lambda d: np.asarray(d, np.float32), found)
+            total = jax.tree.map(np.add, total, found)
+            params = jax.tree.map(lambda p, d: p - np.float32(1e-3) * d, params, found)
+
+    def points_against(total: np.ndarray, gradient: np.ndarray) -> bool:
+        return bool(np.vdot(total, gradient) < -0.5 * np.linalg.norm(total) * np.linalg.norm(gradient))
+
+    if any(jax.tree.leaves(jax.tree.map(points_against, total, grads))):
+        raise UserError(
+            f"{key} returns updates, which point against the gradient, but the training step applies the sign and the learning "
+            "rate itself; return directions, for example with optax.scale_by_adam() instead of optax.adam(rate)"
+        )
 
 
 def _explained(what: str, call: Callable[[], Any]) -> Any:
