@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key, UInt32
 
+from bert_jax.errors import UserError
 from bert_jax.model.attention import CACHE, INTERMEDIATES, SelfAttention
 from bert_jax.model.config import ModelConfig
 from bert_jax.model.kernels import SAVED
@@ -465,9 +466,12 @@ class Encoder(Stack):
         self, tokens: Tokens, seed: Seed | None, kind: LayerKind, *context: Any
     ) -> Callable[..., Float[Array, "B _ D"]]:
         """Returns a function (x, layer parameters, layer index) -> output of the layer, with remat according to
-        `ModelConfig.remat`. The function stores the attention weights if INTERMEDIATES is mutable."""
+        `ModelConfig.remat`. If INTERMEDIATES is mutable, the function stores what each module of the layer, such as
+        "attention", sows as "weights". Raises UserError for the weights of an own module if the layers are recomputed or run in
+        a scan, since they would not be valid outside the layer."""
         c = self.config
         stores: Any = [INTERMEDIATES] if self.is_mutable_collection(INTERMEDIATES) else False
+        is_traced = c.remat != "none" or (c.scan_layers and not self.is_unstacked)
 
         def block(x: Float[Array, "B L D"], params: LayerParams, number: UInt32[Array, ""]) -> Float[Array, "B Q D"]:
             with jax.named_scope("layers"):
@@ -478,6 +482,11 @@ class Encoder(Stack):
                 output, stored = output
                 for name, sown in stored.get(INTERMEDIATES, {}).items():  # "attention" and, in a decoder, "cross_attention"
                     if isinstance(sown, Mapping) and "weights" in sown:  # an own block may store other arrays
+                        if is_traced and name not in ("attention", "cross_attention"):
+                            raise UserError(
+                                f"the weights that {name} stores cannot be read with model.scan_layers={c.scan_layers} and "
+                                f"model.remat={c.remat}; set config.model.scan_layers=false and config.model.remat=none"
+                            )
                         self.sow(INTERMEDIATES, f"{name}_weights", *sown["weights"])
             return output.astype(x.dtype)
 

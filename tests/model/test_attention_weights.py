@@ -4,6 +4,7 @@ compiles."""
 from __future__ import annotations
 
 import dataclasses
+import functools
 import pathlib
 from typing import Any
 
@@ -18,6 +19,7 @@ from bert_jax.model import attention
 from bert_jax.model.bert import Bert, attention_weights
 from bert_jax.model.config import ModelConfig, Resolved, Target
 from bert_jax.model.encoder import Block, Encoder, FeedForward
+from bert_jax.model.pretraining import pretraining_model
 from bert_jax.model.tokens import Layer, Tokens
 from tests.model.test_against_transformers import golden, model_config, our_inputs, packed, under  # noqa: F401
 from tests.random_rows import TINY, random_batch, random_parameters, tokens_of
@@ -74,6 +76,7 @@ class Sowing(FeedForward):
     @nn.compact
     def __call__(self, x: Any) -> Any:
         self.sow("intermediates", "load", x.mean())
+        self.sow("intermediates", "weights", x[..., :3])
         return super().__call__(x)
 
 
@@ -107,6 +110,20 @@ def test_an_own_block_may_store_other_arrays_and_have_no_attention():
     layers = {"feed_forward": params["encoder"]["layers"]["feed_forward"]}
     with pytest.raises(UserError, match=r"Separate has no attention; use a Transformer"):
         weights({**params, "encoder": {"layers": layers}}, configs[1])
+
+
+def test_values_inside_the_layers_are_read_without_a_scan_and_without_remat():
+    def stored(**fields: Any) -> Any:
+        config = dataclasses.replace(TINY, encoder=f"{__file__}:Loaded", **fields)
+        model = functools.partial(pretraining_model(config).apply, method="logits", mutable=["intermediates"])
+        return jax.eval_shape(model, {"params": random_parameters(TINY)}, random_batch())[1]["intermediates"]["encoder"]
+
+    *whole, last = stored(scan_layers=False)["feed_forward_weights"]
+    assert [x.shape for x in whole] == [(8, 16, 3)] * (TINY.num_layers - 1)
+    assert last.shape[2] == 3
+    for fields in ({"scan_layers": True}, {"scan_layers": False, "remat": "dots"}):
+        with pytest.raises(UserError, match=r"cannot be read with .*; set config.model.scan_layers=false and config.model.remat"):
+            stored(**fields)
 
 
 def test_attention_weights_are_computed_only_on_request(golden):  # noqa: F811
