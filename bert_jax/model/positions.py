@@ -170,10 +170,8 @@ def _kind(positions: str) -> type[Any]:
 def make_positions(config: ModelConfig, **module: Any) -> Any:
     """Constructs the class `config.positions`. `module` holds Flax's arguments for a submodule ("name", "parent")."""
     kind = positions_class(config)
-    if issubclass(kind, nn.Module):
-        return kind(config, **module)
-    required = [p for p in inspect.signature(kind).parameters.values() if p.default is p.empty]
-    return kind(config) if required else kind()
+    is_required = any(p.default is p.empty for p in inspect.signature(kind).parameters.values())
+    return kind(*[config] * is_required, **(module if issubclass(kind, nn.Module) else {}))
 
 
 def acts_on(config: ModelConfig, place: str) -> bool:

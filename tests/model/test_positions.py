@@ -126,6 +126,19 @@ def test_custom_positions_may_have_parameters_in_each_layer():
         assert (np.asarray(weights).argmax(-1) == np.arange(weights.shape[-1])).all(), "each token attends to itself"
 
 
+class Buckets(nn.Module):
+    buckets: int = 16
+
+    def embeddings(self, x: Any, tokens: Tokens) -> Any:
+        return x
+
+
+def test_positions_get_the_configuration_only_for_an_argument_without_a_default():
+    assert make_positions(ModelConfig(positions=f"{__file__}:Buckets"), parent=None).buckets == 16
+    config = ModelConfig(positions=f"{__file__}:LearnedBias")
+    assert make_positions(config, parent=None).config is config
+
+
 def test_positions_in_a_file_must_be_a_class_with_a_method_of_positions(tmp_path: pathlib.Path):
     file = tmp_path / "mine.py"
     file.write_text(
