@@ -107,6 +107,14 @@ def _jaxpr_flops(jaxpr: Any) -> float:
     return total
 
 
+def computed_shapes(jaxpr: Any) -> Iterator[tuple[int, ...]]:
+    """Yields the shape of every array that a program computes, also in its loops, branches and called functions."""
+    for equation in jaxpr.eqns:
+        yield from (getattr(one.aval, "shape", ()) for one in equation.outvars)
+        for one in _inner(equation.params):
+            yield from computed_shapes(one)
+
+
 def _inner(params: Mapping[str, Any]) -> Iterator[Any]:
     """Yields the programs inside an operation: a loop body, branches of a condition, or a called function."""
     for value in params.values():

@@ -43,7 +43,7 @@ from bert_jax.errors import UserError, nearest
 from bert_jax.interface.named import load_built_in, require_call
 from bert_jax.model.config import ModelConfig
 from bert_jax.model.layers import Seed
-from bert_jax.objectives.flops import countable, counted_flops
+from bert_jax.objectives.flops import computed_shapes, countable, counted_flops
 from bert_jax.objectives.losses import IGNORED, Sums
 from bert_jax.objectives.model import Batch, Boxed, Model, Params, unboxed
 from bert_jax.objectives.scores import EvalRows, Formula, Majority, Score, score_name
@@ -62,6 +62,8 @@ COUNTED = ("tokens", "rows")
 """Counts (without padding) that every objective needs, since rates are computed from them."""
 
 
+CHECKED_ROWS = 10_007
+"""The rows of the abstract batch of `Objective.check`. A prime that is not the size of another axis."""
 TEACHER_PARTS = ("embeddings", "encoder", "mlm_head")
 """The parts of a teacher that a student learns from in pretraining."""
 
@@ -121,8 +123,9 @@ class Objective(abc.ABC):
         """Returns sums over a batch, float32 scalars. The loss and the scores are quotients of these sums and of `counts`.
         `seed` determines dropout and all other randomness. It is None in evaluation.
 
-        The terms of a row must not depend on other rows, since a batch is divided over microbatches and devices. For example, a
-        contrastive loss with the other rows as negatives would depend on their numbers. This is not checked."""
+        The terms of a row must not depend on other rows, since a batch is divided over microbatches and devices. A contrastive
+        loss therefore takes its negatives from the same row. An array of rows x rows is refused; other dependences, such as a
+        mean over the rows, are not noticed."""
 
     def counts(self, batch: Batch) -> Sums:
         """Returns the sums over a batch that do not depend on the parameters, as float32 scalars. By default, they are "masked"
@@ -284,7 +287,8 @@ class Objective(abc.ABC):
 
     def check(self, key: str) -> None:
         """Raises UserError if a parameter has no axis names or is not in nested dicts, if a setting is not hashable, if the sums
-        and counts do not fit the scores or are not float32, or if the loss is not linear in the sums. `key` names the objective
+        and counts do not fit the scores or are not float32, if rows are compared with each other, or if the loss is not linear in
+        the sums. `key` names the objective
         in messages."""
         calls = {"parameters": "model, key", "sums": "params, batch, seed", "counts": "batch", "loss": "sums, counts"}
         for method, arguments in calls.items():
@@ -296,8 +300,15 @@ class Objective(abc.ABC):
                 f"{key}: the settings must be hashable ({error}); make a list a tuple, and a dict a tuple of pairs (name, value)"
             ) from error
         params = unboxed(self.abstract_parameters())
-        batch = abstract_rows(1, 16, 4, targets=self.rows)
-        sums = self._checked(key, "sums", jax.eval_shape(lambda p, b: self.sums(p, b, jnp.uint32(0)), params, batch))
+        batch = abstract_rows(CHECKED_ROWS, 16, 4, targets=self.rows)
+        program, made = jax.make_jaxpr(lambda p, b: self.sums(p, b, jnp.uint32(0)), return_shape=True)(params, batch)
+        sums = self._checked(key, "sums", made)
+        if any(sum(size and size % CHECKED_ROWS == 0 for size in shape) > 1 for shape in computed_shapes(program.jaxpr)):
+            raise UserError(
+                f"{key}: sums makes an array of rows x rows, so the loss of a row would depend on the other rows, and on the "
+                "numbers of microbatches and devices; compare only the texts of one row, and pack several texts into a row with "
+                "config.phases.0.packed_examples"
+            )
         counts = self._checked(key, "counts", jax.eval_shape(self.counts, batch))
         if again := sorted(sums & counts):
             raise UserError(f"{key}: {again[0]!r} is both a sum and a count; give one of them another name")

@@ -495,8 +495,8 @@ EQUIVALENT: list[Equivalent] = [
     ),
     Equivalent(
         "bert_jax/objectives/objective.py",
-        "batch = abstract_rows(1, 16, 4, targets=self.rows)",
-        "batch = abstract_rows(1, 17, 4, targets=self.rows)",
+        "batch = abstract_rows(CHECKED_ROWS, 16, 4, targets=self.rows)",
+        "batch = abstract_rows(CHECKED_ROWS, 17, 4, targets=self.rows)",
         "the check of an objective takes rows of any length",
     ),
     Equivalent(
@@ -1095,20 +1095,14 @@ EQUIVALENT: list[Equivalent] = [
     ),
     Equivalent(
         "bert_jax/objectives/objective.py",
-        "batch = abstract_rows(1, 16, 4, targets=self.rows)",
-        "batch = abstract_rows(2, 16, 4, targets=self.rows)",
-        "the check of an objective takes any number of rows",
-    ),
-    Equivalent(
-        "bert_jax/objectives/objective.py",
-        "batch = abstract_rows(1, 16, 4, targets=self.rows)",
-        "batch = abstract_rows(1, 16, 5, targets=self.rows)",
+        "batch = abstract_rows(CHECKED_ROWS, 16, 4, targets=self.rows)",
+        "batch = abstract_rows(CHECKED_ROWS, 16, 5, targets=self.rows)",
         "the check of an objective takes any number of predictions",
     ),
     Equivalent(
         "bert_jax/objectives/objective.py",
-        'sums = self._checked(key, "sums", jax.eval_shape(lambda p, b: self.sums(p, b, jnp.uint32(0)), params, batch))',
-        'sums = self._checked(key, "sums", jax.eval_shape(lambda p, b: self.sums(p, b, jnp.uint32(1)), params, batch))',
+        "program, made = jax.make_jaxpr(lambda p, b: self.sums(p, b, jnp.uint32(0)), return_shape=True)(params, batch)",
+        "program, made = jax.make_jaxpr(lambda p, b: self.sums(p, b, jnp.uint32(1)), return_shape=True)(params, batch)",
         "shapes do not depend on the seed",
     ),
     Equivalent(

@@ -61,6 +61,17 @@ def changed(**parts: Any) -> Objective:
     return type("Mine", (Good,), parts)().for_model(Model(TINY))
 
 
+def across_rows(self: Objective, params: Any, batch: Any, seed: Any) -> Any:
+    """Returns the sum of a contrastive loss of the texts of all rows, inside a function that is differentiated and compiled."""
+
+    @jax.jit
+    @jax.checkpoint
+    def contrasted(x: Any) -> Any:
+        return jnp.einsum("bpd,bqd->bpq", x, x).sum()
+
+    return {"mine": contrasted(batch["input_ids"].astype(jnp.float32)[None])}
+
+
 def test_a_minimal_objective_fulfils_the_contract():
     objective = changed()
     objective.check("it")
@@ -118,6 +129,7 @@ def test_an_objective_needs_no_own_counts_for_any_rows(rows: str, counts: set[st
         ({"sums": lambda self, *inputs: {"steps": jnp.zeros(())}}, "sums returns 'steps', a name that is reserved for the "
                                                                    "training"),
         ({"counts": lambda self, batch: {"masked": jnp.ones(())}}, "counts lacks 'tokens'; start it with `super().counts("),
+        ({"sums": across_rows}, "it: sums makes an array of rows x rows, so the loss of a row would depend on the other rows"),
         ({"loss": lambda self, sums, counts: jnp.ones(2) * sums["mine"]}, "loss must return a scalar, not an array (2,)"),
         ({"loss": lambda self, sums, counts: sums["mine"] ** 2}, "loss is not linear in the sums, so microbatches would not"),
     ],
