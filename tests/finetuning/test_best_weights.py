@@ -10,7 +10,6 @@ import pathlib
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from orbax.checkpoint import CheckpointManager
@@ -43,7 +42,7 @@ def job_in(directory: pathlib.Path, **selection: Any) -> Job:
 
 def weights(value: float) -> Any:
     shapes = shapes_of(HEADS["sequence"], tiny.CONFIG)
-    return jax.tree.map(lambda x: jnp.asarray(np.full(x.shape, value, x.dtype)), shapes)
+    return jax.device_put(jax.tree.map(lambda x: np.full(x.shape, value, x.dtype), shapes))
 
 
 def kept(best: BestWeights) -> tuple[int, float, float]:

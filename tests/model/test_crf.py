@@ -135,7 +135,7 @@ def test_marginals_are_sums_over_all_sequences(chain, transitions):
 
 
 def test_a_new_crf_is_the_softmax_of_each_word(chain, labels):
-    none = Transitions(jnp.zeros((LABELS, LABELS)), jnp.zeros(LABELS), jnp.zeros(LABELS))
+    none = Transitions(*(np.zeros(shape, np.float32) for shape in ((LABELS, LABELS), LABELS, LABELS)))
     logits = jax.jit(conditional_logits)(chain, none, jnp.asarray(labels))
     expected = jax.nn.log_softmax(chain.scores, axis=-1)
     for found in (jax.nn.log_softmax(logits, axis=-1), jax.jit(log_marginals)(chain, none)):
@@ -175,7 +175,7 @@ def test_excluded_sequences_have_no_probability():
     between, start = TokenHead(labels=NAMES, crf="iob2").excluded_transitions()
     rng = np.random.default_rng(3)
     scores = jnp.asarray(rng.normal(size=(40, 6, 5)) * 3, jnp.float32)
-    chain = Chain(scores, jnp.ones((40, 6), jnp.int32), jnp.ones((40, 6), jnp.int32))
+    chain = Chain(scores, *[np.ones((40, 6), np.int32)] * 2)
     allowed = Transitions(jnp.where(between, EXCLUDED, 0.0), jnp.where(start, EXCLUDED, 0.0), jnp.zeros(5))
     labels = np.asarray(jax.jit(best_labels)(chain, allowed)[0])
     free = np.asarray(scores.argmax(-1))

@@ -79,9 +79,9 @@ def test_a_prediction_is_correct_if_its_target_has_the_largest_logit():
 
 def test_counts_leave_out_padding():
     batch = {
-        "masked_targets": jnp.asarray([[3, 0, -1], [5, -1, -1], [-1, -1, -1]]),
-        "nsp_labels": jnp.asarray([[1, 0], [0, 1], [-1, -1]]),
-        "sequence_ids": jnp.asarray([[1, 1, 2, 2], [1, 1, 1, 0], [0, 0, 0, 0]]),
+        "masked_targets": np.int32([[3, 0, -1], [5, -1, -1], [-1, -1, -1]]),
+        "nsp_labels": np.int32([[1, 0], [0, 1], [-1, -1]]),
+        "sequence_ids": np.int32([[1, 1, 2, 2], [1, 1, 1, 0], [0, 0, 0, 0]]),
     }
     objective = objective_of("mlm")
     found, usual = jax.jit(lambda batch: (objective.counts(batch), Objective.counts(objective, batch)))(batch)
@@ -118,7 +118,7 @@ float64."""
 def test_label_smoothing_equals_transformers_without_padding_columns(padding: int):
     n = np.arange(42.0).reshape(2, 3, 7)
     logits = np.pad(np.sin(1.7 * n) * 2 + np.cos(n), ((0, 0), (0, 0), (0, padding)), constant_values=-1e9)
-    targets = jnp.array([[1, 6, -1], [0, 3, 3]])
+    targets = np.int32([[1, 6, -1], [0, 3, 3]])
 
     @jax.jit
     def means(logits: Any) -> Any:

@@ -49,7 +49,7 @@ def compiled_step():
 def batch():
     features = random_features("sequence", 12)
     shape = row_shape(features, LAYOUTS["sequence"])
-    return {name: jnp.asarray(x) for name, x in assemble_features(features, pack_features(features, shape), 6, shape, 0).items()}
+    return assemble_features(features, pack_features(features, shape), 6, shape, 0)
 
 
 def neutral():

@@ -130,7 +130,7 @@ def test_scores_far_from_zero_neither_overflow_nor_leak_between_examples():
     found = results(attend, query * 30, key * 30, value, gradient)
     assert all(np.isfinite(x).all() for x in found)
     elsewhere = np.asarray(ids) != 2
-    other = jnp.asarray(np.where(elsewhere[..., None], value, np.float32(1e4)))
+    other = np.where(elsewhere[..., None], value, np.float32(1e4))
     changed = results(attend, query * 30, key * 30, other, gradient)[0]
     assert (changed[elsewhere] == found[0][elsewhere]).all()
 
@@ -140,7 +140,7 @@ def masks() -> list[np.ndarray]:
     """Returns the dropout masks [B, H, L, T] of two seeds: with equal scores, a context is the mask applied to the values, which
     are columns of one-hots here. Each row has 17 grid steps of two groups of one head."""
     b, length, heads, width = 2, 128, 34, 128
-    zero, ids = jnp.zeros((b, length, heads * width)), jnp.ones((b, length), jnp.int32)
+    zero, ids = np.zeros((b, length, heads * width), np.float32), np.ones((b, length), np.int32)
     assert TpuPlan.of(zero.shape, heads, RATE, interpret=True).step == (1, 2)
     attend = jax.jit(lambda seed, value: fused(ids, heads, RATE, seed)(zero, zero, value))
     shown = np.tile(np.eye(length, dtype=np.float32), (b, 1, heads))
@@ -211,8 +211,8 @@ def test_a_mesh_computes_selected_queries_like_one_device():
 
 def test_every_device_of_a_mesh_drops_differently_also_if_rows_are_split_by_hand():
     mesh = make_mesh(MeshConfig(data=2, fsdp=2, tensor=2))
-    one_row, zero, ids = arrays(1, 64, 64)[2], jnp.zeros((4, 64, 256)), jnp.ones((4, 64), jnp.int32)
-    inputs = [zero, zero, jnp.tile(one_row, (4, 1, 4))]
+    one_row, zero, ids = arrays(1, 64, 64)[2], np.zeros((4, 64, 256), np.float32), np.ones((4, 64), np.int32)
+    inputs = [zero, zero, np.tile(one_row, (4, 1, 4))]
     attend = functools.partial(fused, heads=4, rate=RATE)
     context = split_by_hand(mesh, attend, inputs, ids)
     units = context.reshape(4, 64, 4, 64).transpose(0, 2, 1, 3).reshape(16, -1)
@@ -221,11 +221,11 @@ def test_every_device_of_a_mesh_drops_differently_also_if_rows_are_split_by_hand
 
 def test_every_block_of_a_long_row_has_its_own_dropout_mask(short_blocks: None):
     rate, width, length = 0.5, 128, 256
-    still, ids = jnp.zeros((1, length, width)), jnp.ones((1, length), jnp.int32)
+    still, ids = np.zeros((1, length, width), np.float32), np.ones((1, length), np.int32)
     attend = jax.jit(fused(ids, 1, rate, seed=5))
     masks = []
     for block in (0, 1):  # values that show which keys of one block a query has kept
-        shown = jnp.roll(jnp.eye(length, width), block * width, axis=0)[None]
+        shown = np.roll(np.eye(length, width, dtype=np.float32), block * width, axis=0)[None]
         kept = np.asarray(attend(still, still, shown)[0]) != 0
         masks += [kept[:width], kept[width:]]
     for i, mask in enumerate(masks):

@@ -57,7 +57,7 @@ def test_a_window_is_a_band_of_the_mask(b: int, length: int, examples: int, radi
 
 def test_the_gpu_kernel_sees_the_band_of_a_window():
     """The radius reaches one key of the tile after the next. The second row has one example, the first has three."""
-    ids, inputs = jnp.concatenate([packed(1, 100), packed(1, 100, 1)]), arrays(2, 100, 2 * 64)
+    ids, inputs = np.concatenate([packed(1, 100), packed(1, 100, 1)]), arrays(2, 100, 2 * 64)
     found = results(fused(ids, 2, RATE, platform="gpu", radius=33), *inputs)
     assert largest_error(found, expected(ids, 2, inputs, RATE, 33)) < FLOAT32_WITHIN
 
@@ -85,7 +85,7 @@ def test_the_tpu_kernel_sees_the_band_of_a_window(short_blocks: None):
 
 
 def test_the_tpu_kernel_shares_dropout_masks_between_both_passes_of_a_window(short_blocks: None):
-    ids, (query, key, value, gradient) = jnp.ones((1, 384), jnp.int32), arrays(1, 384, 128)
+    ids, (query, key, value, gradient) = np.ones((1, 384), np.int32), arrays(1, 384, 128)
     attend = fused(ids, 1, RATE, radius=20)
     context, _, _, of_value = results(attend, query, key, value, gradient)
     # the context is linear in the values, so its slope along their gradient is the square of that gradient
@@ -96,7 +96,7 @@ def test_the_tpu_kernel_shares_dropout_masks_between_both_passes_of_a_window(sho
 def test_a_window_costs_its_keys_and_not_the_row():
     def flops(length: int) -> float:
         shapes = [jax.ShapeDtypeStruct((1, length, 32), jnp.float32)] * 3
-        ids = jnp.ones((1, length), jnp.int32)
+        ids = np.ones((1, length), np.int32)
         found = jax.jit(by_head(ids, 1, radius=16)).lower(*shapes).compile().cost_analysis()
         return float(found["flops"])
 
