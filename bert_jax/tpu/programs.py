@@ -152,8 +152,8 @@ def finetuning_step(experiment: FinetuningExperiment, model: ModelConfig, device
     `costliest_run` on the devices of one run.
 
     The data is not read, so the number of rows is an upper bound. Each example of the batch counts as one row of the task's
-    length. A row of multiple choice with four candidates is four times as long. With packing, a run needs fewer rows. If the
-    teacher of a distillation is not in a local directory, it is assumed to be as large as `model`."""
+    length. A row of multiple choice with four candidates is four times as long. With packing, a run needs fewer rows. For the
+    teacher of a distillation, see `_task_teacher_config`."""
     run = costliest_run(experiment)
     mesh = make_mesh(run.mesh, devices[: run.sweep.devices_per_run] if experiment.side_by_side else devices)
     head, t = run.head_config(task_head_class(run.task).typical()), run.training
@@ -174,17 +174,25 @@ def finetuning_step(experiment: FinetuningExperiment, model: ModelConfig, device
 
 def _described_task_teacher(run: FinetuningExperiment, model: ModelConfig, head: TaskHead, mesh: Mesh) -> Teacher | None:
     """Returns the teacher of a run that fine-tunes `model`, with abstract arrays. Only its config.json is read. Returns None if
-    there is no teacher. Raises UserError like `check_widths`."""
-    name = run.distillation.teacher
-    if not name:
+    there is no teacher."""
+    if not run.distillation.teacher:
         return None
-    config = _config_of(name) if pathlib.Path(name).is_dir() else model
-    check_widths(run, config, model)
+    config = _task_teacher_config(run, model)
     config = config.without_kernels([name for name in ("attention", "residual_norm") if getattr(run.model, name) == "plain"])
     whole = NamedSharding(mesh, PartitionSpec())
     shapes = unboxed(jax.eval_shape(lambda: initial_label_parameters(config, head, jax.random.key(0))))
     params = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=whole), shapes)
     return Teacher(resolve(config, mesh), params, head=head)
+
+
+def _task_teacher_config(experiment: FinetuningExperiment, model: ModelConfig) -> ModelConfig:
+    """Returns the configuration of the teacher of a task. If it is not in a local directory, or if it is not as wide as `model`
+    and the loss compares hidden states, it is assumed to be like `model`."""
+    distillation = experiment.distillation
+    if not pathlib.Path(distillation.teacher).is_dir():
+        return model
+    config = _config_of(distillation.teacher)
+    return model if distillation.hidden_weight and config.hidden_size != model.hidden_size else config
 
 
 def costliest_run(experiment: FinetuningExperiment) -> FinetuningExperiment:
@@ -324,9 +332,13 @@ def cases(given: str, overrides: Sequence[tuple[str, str]], options: argparse.Na
         model = options.model or (str(find_model_directory(experiment.init_from)) if here else "base")
         if named and not (here or options.model):
             say(f"config.init_from={named} is not on this machine, so base is estimated; aot --model names another model")
-        teacher = experiment.distillation.teacher
-        if teacher and not pathlib.Path(teacher).is_dir():
-            say(f"config.distillation.teacher={teacher} is not on this machine, so a teacher like the model is estimated")
+        if teacher := experiment.distillation.teacher:
+            student, local = model_config_to_finetune(model), pathlib.Path(teacher).is_dir()
+            if local and (here or options.model):
+                check_widths(experiment, _config_of(teacher), student)
+            if _task_teacher_config(experiment, student) is student:
+                why = f"is not as wide as {model}" if local else "is not on this machine"
+                say(f"config.distillation.teacher={teacher} {why}, so a teacher like the model is estimated")
         return [Case(given, experiment, "finetune", 0, model, options.rows)]
     if options.step == "finetune":
         raise UserError(

@@ -154,6 +154,18 @@ def test_the_model_to_finetune_is_the_named_or_the_local_initial_one(
     assert capsys.readouterr().err == ""
 
 
+def test_a_teacher_is_refused_only_for_a_student_whose_size_is_known(capsys: pytest.CaptureFixture[str]):
+    """The teacher is 20 wide."""
+    flags = ("--config=experiments/finetune/distil.py:glue/mrpc", TOPOLOGY, f"--config.distillation.teacher={MODEL}")
+    with pytest.raises(UserError, match="the teacher is 20 wide and the student 128; set hidden_weight to 0"):
+        wanted(*flags, "--model=tiny")
+    assert wanted(*flags, f"--config.init_from={MODEL}")
+    assert wanted(*flags, "--model=tiny", "--config.distillation.hidden_weight=0")
+    assert capsys.readouterr().err == ""
+    assert wanted(*flags, "--config.init_from=OWNER/NAME")[0].model == "base"
+    assert f"teacher={MODEL} is not as wide as base, so a teacher like the model is estimated\n" in capsys.readouterr().err
+
+
 def test_the_vocabulary_size_comes_from_the_corpus_and_is_reported(
     tmp_path: pathlib.Path, bucket: str, capsys: pytest.CaptureFixture[str]
 ):
