@@ -147,18 +147,20 @@ def _lower(mesh: Mesh, step: jax.stages.Wrapped, *arguments: PyTree[jax.ShapeDty
         return step.lower(*arguments)
 
 
-def finetuning_step(experiment: FinetuningExperiment, model: ModelConfig, devices: Sequence[jax.Device]) -> StepProgram:
+def finetuning_step(
+    experiment: FinetuningExperiment, model: ModelConfig, devices: Sequence[jax.Device], rejected: Collection[str] = ()
+) -> StepProgram:
     """Returns the training step of a task for the model configuration `model`. For a sweep, this is the step of the
     `costliest_run` on the devices of one run.
 
     The data is not read, so the number of rows is an upper bound. Each example of the batch counts as one row of the task's
     length. A row of multiple choice with four candidates is four times as long. With packing, a run needs fewer rows. For the
-    teacher of a distillation, see `_task_teacher_config`."""
+    teacher of a distillation, see `_task_teacher_config`; it does not use the `rejected` kernels."""
     run = costliest_run(experiment)
     mesh = make_mesh(run.mesh, devices[: run.sweep.devices_per_run] if experiment.side_by_side else devices)
     head, t = run.head_config(task_head_class(run.task).typical()), run.training
     config = run.model_config(model, mesh.devices.flat[0].platform)
-    loss, teacher = LabelLoss(label_smoothing=t.label_smoothing), _described_task_teacher(run, model, head, mesh)
+    loss, teacher = LabelLoss(label_smoothing=t.label_smoothing), _described_task_teacher(run, model, head, mesh, rejected)
     program = finetuning.finetuning_program(run, config, head, loss, 1, mesh, teacher)
     candidates = head.typical_candidates
     shape = RowShape(head.layout, candidates * run.task.length, 2, candidates)
@@ -172,13 +174,14 @@ def finetuning_step(experiment: FinetuningExperiment, model: ModelConfig, device
     return StepProgram(lowered, mesh, state, arrays, rows, shape.length, rows * flops, teacher.params if teacher else None)
 
 
-def _described_task_teacher(run: FinetuningExperiment, model: ModelConfig, head: TaskHead, mesh: Mesh) -> Teacher | None:
+def _described_task_teacher(
+    run: FinetuningExperiment, model: ModelConfig, head: TaskHead, mesh: Mesh, rejected: Collection[str]
+) -> Teacher | None:
     """Returns the teacher of a run that fine-tunes `model`, with abstract arrays. Only its config.json is read. Returns None if
     there is no teacher."""
     if not run.distillation.teacher:
         return None
-    config = _task_teacher_config(run, model)
-    config = config.without_kernels([name for name in ("attention", "residual_norm") if getattr(run.model, name) == "plain"])
+    config = _task_teacher_config(run, model).without_kernels(rejected)
     whole = NamedSharding(mesh, PartitionSpec())
     shapes = unboxed(jax.eval_shape(lambda: initial_label_parameters(config, head, jax.random.key(0))))
     params = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=whole), shapes)
@@ -245,16 +248,18 @@ class Case:
     """The model from which fine-tuning starts: a published size or a directory."""
     examples: int | None
     """The number of examples in one pass over the data. Only needed if the number of steps depends on it."""
+    rejected: Collection[str] = ()
+    """The kernels that the teacher of a task does not use."""
 
     def without_kernels(self, rejected: Collection[str]) -> Case:
         """Returns the case without the `rejected` kernels. Only choices that are "auto" change."""
         model: Any = self.experiment.model.without_kernels(rejected)
-        return dataclasses.replace(self, experiment=dataclasses.replace(self.experiment, model=model))
+        return dataclasses.replace(self, experiment=dataclasses.replace(self.experiment, model=model), rejected=rejected)
 
     def lower(self, devices: Sequence[jax.Device]) -> StepProgram:
         """Lowers the step for `devices`."""
         if isinstance(self.experiment, FinetuningExperiment):
-            return finetuning_step(self.experiment, model_config_to_finetune(self.model), devices)
+            return finetuning_step(self.experiment, model_config_to_finetune(self.model), devices, self.rejected)
         make = evaluation_step if self.kind == "eval" else pretraining_step
         return make(self.experiment, self.phase, devices)
 

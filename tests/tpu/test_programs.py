@@ -33,6 +33,7 @@ from bert_jax.tasks.task import task_head_class
 from bert_jax.tpu import programs
 from bert_jax.tpu.costs import flags as aot_flags
 from bert_jax.tpu.programs import (
+    Case,
     StepProgram,
     costliest_run,
     evaluation_step,
@@ -124,6 +125,18 @@ def test_the_teacher_of_a_task_has_the_size_in_its_directory(unlowered):
     assert taught.teacher["embeddings"]["word_embeddings"]["embedding"].shape[1] == 20
     alike = step("distil.py:glue/mrpc", found)
     assert alike.teacher["embeddings"]["word_embeddings"]["embedding"].shape[1] == 32, "hidden states have to be compared"
+
+
+def test_only_a_rejected_kernel_is_taken_from_the_teacher_of_a_task(unlowered, monkeypatch):
+    """As in a run, whose `config.model` is not the teacher's."""
+    values = read_experiment("experiments/finetune/distil.py:glue/mrpc", [("init_from", "model")], FinetuningExperiment)
+    teachers: list[ModelConfig] = []
+    monkeypatch.setattr(programs, "resolve", lambda config, mesh: teachers.append(config) or config)
+    chosen = with_overrides(FinetuningExperiment.from_dict(values), {"model.attention": "plain"})
+    case = Case("distil.py", chosen, "finetune", 0, str(TEACHER), None)
+    for one in (case, case.without_kernels({"attention"})):
+        one.lower(jax.devices()[:1])
+    assert [teacher.attention for teacher in teachers] == ["auto", "plain"]
 
 
 def test_an_experiment_file_is_run_once(tmp_path: pathlib.Path):
