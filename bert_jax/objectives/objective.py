@@ -121,7 +121,8 @@ class Objective(abc.ABC):
     @abc.abstractmethod
     def sums(self, params: Params, batch: Batch, seed: Seed | None) -> Sums:
         """Returns sums over a batch, float32 scalars. The loss and the scores are quotients of these sums and of `counts`.
-        `seed` determines dropout and all other randomness. It is None in evaluation.
+        `seed` determines dropout and all other randomness. It is None in evaluation. Numbers for rows are drawn by `sampled` or
+        `random_words`, since `jax.random` would draw the same numbers on every device.
 
         The terms of a row must not depend on other rows, since a batch is divided over microbatches and devices. A contrastive
         loss therefore takes its negatives from the same row. An array of rows x rows is refused; other dependences, such as a
