@@ -21,10 +21,12 @@ import logging
 import math
 import os
 import pathlib
+import re
 import shutil
 import stat
 import sys
 import time
+import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import IO, Any, NoReturn, TypeAlias
 
@@ -46,6 +48,9 @@ GIT_LFS = (
 clause about it in errors, and the remedy."""
 BUCKETS = {"gs": "bert_jax.storage.objects"}
 """Scheme of a path -> the module that reads, writes and removes these paths. The module is imported when it is needed."""
+HOST = f"{re.sub(r'[^A-Za-z0-9-]', '-', os.uname().nodename)[:20]}-{zlib.crc32(os.fsencode(os.uname().nodename)):08x}"
+"""This machine's name in the names of temporary files, without dots. A directory may be shared by machines that do not see each
+other's locks, so a process only removes leftovers of its own machine."""
 PARTIAL_SUFFIX = ".bert_jax.part"
 """The suffix of temporary files, whose content is incomplete. The process that writes a temporary file holds a lock on it."""
 _DIRECTORY_SUFFIX = ".bert_jax.directory"
@@ -107,10 +112,10 @@ class PartialFile:
     file if it was not completed.
 
     This process holds a lock on the file. The lock shows other processes that the file is not a leftover of a killed process
-    (`is_being_written`)."""
+    (`being_written`)."""
 
     def __init__(self, path: pathlib.Path):
-        self._path, self.temporary = path, path.with_name(f".{path.name}.{os.getpid()}{PARTIAL_SUFFIX}")
+        self._path, self.temporary = path, path.with_name(f".{path.name}.{HOST}.{os.getpid()}{PARTIAL_SUFFIX}")
         self._is_complete = self._is_on_disk = False
         while True:
             try:
@@ -155,9 +160,9 @@ class PartialFile:
 def being_written(path: pathlib.Path) -> list[pathlib.Path]:
     """Returns the temporary files of `path` that running processes are writing. A temporary file of this name also exists while
     a process is writing the directory `path`."""
-    parts = path.parent.glob(f".{glob.escape(path.name)}.*{PARTIAL_SUFFIX}")
-    own = [part for part in parts if part.name.removeprefix(f".{path.name}.").removesuffix(PARTIAL_SUFFIX).isdigit()]
-    return [part for part in own if _is_being_written(part)]
+    parts = path.parent.glob(f".{glob.escape(path.name)}.*.*{PARTIAL_SUFFIX}")
+    own = re.compile(rf"\.{re.escape(path.name)}\.[^.]+\.[0-9]+{re.escape(PARTIAL_SUFFIX)}")
+    return [part for part in parts if own.fullmatch(part.name) and _is_being_written(part)]
 
 
 def _is_being_written(part: pathlib.Path) -> bool:
@@ -167,9 +172,10 @@ def _is_being_written(part: pathlib.Path) -> bool:
 
 
 def remove_leftovers(directory: pathlib.Path, name: str = "") -> None:
-    """Removes the temporary files and directories of processes that no longer run. These are regular files of this user without
-    a lock, and directories of this user without a temporary file. With `name`, only removes those of this file or directory."""
-    start = f".{glob.escape(name)}." if name else "."
+    """Removes the temporary files and directories of processes of this machine that no longer run. These are regular files of
+    this user without a lock, and directories of this user without a temporary file. With `name`, only removes those of this file
+    or directory."""
+    start = f".{glob.escape(name) or '*'}.{HOST}."
     for part in directory.glob(f"{start}*{PARTIAL_SUFFIX}"):
         with contextlib.suppress(OSError), _leftover(part) as is_free:
             if is_free and part.lstat().st_uid == os.geteuid():
@@ -182,7 +188,8 @@ def remove_leftovers(directory: pathlib.Path, name: str = "") -> None:
 
 @contextlib.contextmanager
 def _leftover(part: pathlib.Path) -> Iterator[bool]:
-    """Takes the lock of a temporary file within the block if no process holds it. Yields whether the lock was free.
+    """Takes the lock of a temporary file within the block if no process holds it. Yields whether the lock was free. On a file
+    system without locks, a file is free if its process ran on this machine and has ended.
 
     Raises OSError if this cannot be determined, e.g. for a symbolic link or another user's file.
     """
@@ -190,13 +197,26 @@ def _leftover(part: pathlib.Path) -> Iterator[bool]:
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise OSError(errno.EINVAL, "not a regular file")
-        if (gained := try_lock(descriptor)) is None:
+        gained = try_lock(descriptor)
+        if gained is None and not (gained := _has_ended(part)):
             raise OSError(errno.ENOLCK, "no locks on this file system")
         if gained and not is_still(part, descriptor):
             raise FileNotFoundError(errno.ENOENT, "the file has been renamed")
         yield gained
     finally:
         os.close(descriptor)
+
+
+def _has_ended(part: pathlib.Path) -> bool:
+    """Returns whether the process that wrote a temporary file ran on this machine and has ended."""
+    *_, host, process = part.name.removesuffix(PARTIAL_SUFFIX).split(".")
+    try:
+        os.kill(int(process), 0) if host == HOST else None
+    except ProcessLookupError:
+        return True
+    except (PermissionError, OverflowError, ValueError):
+        pass
+    return False
 
 
 def flush_to_disk(path: pathlib.Path) -> None:
@@ -261,7 +281,7 @@ def restore(path: pathlib.Path) -> None:
     elif old.is_dir() and not os.path.lexists(path):
         old.rename(path)
     elif old.is_dir():
-        removed = path.with_name(f".{path.name}.{os.getpid()}{_DIRECTORY_SUFFIX}")
+        removed = path.with_name(f".{path.name}.{HOST}.{os.getpid()}{_DIRECTORY_SUFFIX}")
         old.rename(removed)
         remove_tree(removed)
 

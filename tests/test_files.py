@@ -16,6 +16,7 @@ import pytest
 
 from bert_jax.errors import UserError
 from bert_jax.files import (
+    HOST,
     PARTIAL_SUFFIX,
     is_locked,
     json_lines,
@@ -101,7 +102,7 @@ def test_lines_truncated_by_a_kill_are_skipped(tmp_path):
 
 
 def test_a_leftover_of_a_killed_process_does_not_block_a_write(tmp_path):
-    (tmp_path / f".a.{os.getpid()}{PARTIAL_SUFFIX}").write_text("left")
+    (tmp_path / f".a.{HOST}.{os.getpid()}{PARTIAL_SUFFIX}").write_text("left")
     write_text(tmp_path / "a", "new")
     assert [(file.name, file.read_text()) for file in tmp_path.iterdir()] == [("a", "new")]
 
@@ -170,9 +171,9 @@ def test_an_older_directory_is_never_lost_if_its_replacement_is_killed(tmp_path)
 
 
 def test_only_directories_of_killed_processes_are_leftovers(tmp_path):
-    path, left = tmp_path / "d", tmp_path / ".d.1.bert_jax.directory"
+    path, left = tmp_path / "d", tmp_path / f".d.{HOST}.1.bert_jax.directory"
     (left / "b").mkdir(parents=True)
-    (tmp_path / ".d.1.bert_jax.part").touch()
+    (tmp_path / f".d.{HOST}.1.bert_jax.part").touch()
     with pytest.raises(FileNotFoundError), writing_directory(path) as part:  # noqa: PT012
         assert len(list(tmp_path.iterdir())) == 2, "its own directory and the lock"
         (part / "a").write_text("a")
@@ -181,6 +182,21 @@ def test_only_directories_of_killed_processes_are_leftovers(tmp_path):
         assert contents(part) == {"a": "a"}
         take_away_unfinished(path)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("has_locks", [True, False])
+def test_files_of_another_machine_and_of_running_processes_are_no_leftovers(tmp_path, monkeypatch, has_locks):
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    kept = [".d.another-machine.1.bert_jax", *([] if has_locks else [f".d.{HOST}.{os.getppid()}.bert_jax"])]
+    for name in (*kept, f".d.{HOST}.{ended.pid}.bert_jax"):
+        (tmp_path / f"{name}.part").touch()
+        (tmp_path / f"{name}.directory").mkdir()
+    if not has_locks:
+        monkeypatch.setattr("bert_jax.files.try_lock", lambda descriptor: None)
+    write_directory(tmp_path / "d", "new")
+    left = {f"{name}.{end}" for name in kept for end in ("part", "directory")}
+    assert {path.name for path in tmp_path.iterdir()} == {"d", *left}
 
 
 def test_removing_does_not_follow_links(tmp_path):

@@ -12,7 +12,7 @@ import pytest
 
 from bert_jax.analysis.folder import Folder, appearing_together
 from bert_jax.errors import UserError
-from bert_jax.files import PARTIAL_SUFFIX
+from bert_jax.files import HOST, PARTIAL_SUFFIX
 
 
 def test_an_output_that_cannot_be_a_directory_is_refused_before_measuring(tmp_path, monkeypatch):
@@ -90,7 +90,7 @@ def test_every_file_is_on_the_disk_before_the_first_gets_its_name(tmp_path, monk
 
 
 def test_two_commands_do_not_write_to_a_directory_at_once(tmp_path):
-    others = tmp_path / f".analysis.1{PARTIAL_SUFFIX}"
+    others = tmp_path / f".analysis.{HOST}.1{PARTIAL_SUFFIX}"
     with others.open("w") as file, appearing_together():
         fcntl.flock(file, fcntl.LOCK_EX)
         with pytest.raises(UserError, match=rf"--output={tmp_path} is being written by another process \(in {others}\); wait"):

@@ -9,7 +9,7 @@ import pathlib
 import pytest
 
 from bert_jax.errors import UserError
-from bert_jax.files import PARTIAL_SUFFIX, PartialFile, remove_leftovers
+from bert_jax.files import HOST, PARTIAL_SUFFIX, PartialFile, remove_leftovers
 from bert_jax.interface.output import checked_target
 from tests.open_files import open_below
 
@@ -53,7 +53,7 @@ def test_a_file_appears_after_synchronisation_with_the_usual_permissions(tmp_pat
 
 def test_an_incomplete_file_is_removed(tmp_path):
     part = PartialFile(tmp_path / "out")
-    assert names(tmp_path) == [f".out.{os.getpid()}{PARTIAL_SUFFIX}"]
+    assert names(tmp_path) == [f".out.{HOST}.{os.getpid()}{PARTIAL_SUFFIX}"]
     part.close()
     assert names(tmp_path) == []
     assert open_below(tmp_path) == 0
@@ -61,26 +61,27 @@ def test_an_incomplete_file_is_removed(tmp_path):
 
 def test_a_file_that_is_being_written_is_refused(tmp_path):
     part = PartialFile(tmp_path / "a")
-    with pytest.raises(UserError, match=rf"=\S+/a is being written by another process \(in \S*/\.a\.\d+{PARTIAL_SUFFIX}\)"):
+    says = rf"=\S+/a is being written by another process \(in \S*/\.a\.{HOST}\.\d+{PARTIAL_SUFFIX}\)"
+    with pytest.raises(UserError, match=says):
         checked_target(str(tmp_path / "a"))
     remove_leftovers(tmp_path)
-    assert names(tmp_path) == [f".a.{os.getpid()}{PARTIAL_SUFFIX}"]
+    assert names(tmp_path) == [f".a.{HOST}.{os.getpid()}{PARTIAL_SUFFIX}"]
     part.close()
     assert open_below(tmp_path) == 0
     assert checked_target(str(tmp_path / "a")) == tmp_path / "a"
 
 
 def test_only_leftovers_of_killed_processes_are_removed(tmp_path, monkeypatch):
-    (tmp_path / f".a.1{PARTIAL_SUFFIX}").touch()
+    (tmp_path / f".a.{HOST}.1{PARTIAL_SUFFIX}").touch()
     (tmp_path / "mine").touch()
-    (tmp_path / f".a.2{PARTIAL_SUFFIX}").symlink_to(tmp_path / "mine")
-    os.mkfifo(tmp_path / f".a.3{PARTIAL_SUFFIX}")
+    (tmp_path / f".a.{HOST}.2{PARTIAL_SUFFIX}").symlink_to(tmp_path / "mine")
+    os.mkfifo(tmp_path / f".a.{HOST}.3{PARTIAL_SUFFIX}")
     assert checked_target(str(tmp_path / "a")) == tmp_path / "a"
     user = os.geteuid()
     monkeypatch.setattr(os, "geteuid", lambda: user + 1)
     remove_leftovers(tmp_path)
-    others = [f".a.2{PARTIAL_SUFFIX}", f".a.3{PARTIAL_SUFFIX}", "mine"]
-    assert names(tmp_path) == [f".a.1{PARTIAL_SUFFIX}", *others]  # it belongs to another user
+    others = [f".a.{HOST}.2{PARTIAL_SUFFIX}", f".a.{HOST}.3{PARTIAL_SUFFIX}", "mine"]
+    assert names(tmp_path) == [f".a.{HOST}.1{PARTIAL_SUFFIX}", *others]  # it belongs to another user
     monkeypatch.undo()
     remove_leftovers(tmp_path)
     assert names(tmp_path) == others
@@ -92,7 +93,7 @@ def test_a_temporary_file_removed_as_a_leftover_is_made_again(tmp_path, monkeypa
 
     def late(descriptor: int, operation: int) -> None:
         if not taken:
-            (tmp_path / f".out.{os.getpid()}{PARTIAL_SUFFIX}").unlink()
+            (tmp_path / f".out.{HOST}.{os.getpid()}{PARTIAL_SUFFIX}").unlink()
         taken.append(descriptor)
         flock(descriptor, operation)
 

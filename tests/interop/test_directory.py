@@ -10,7 +10,7 @@ import shutil
 
 import pytest
 
-from bert_jax.files import restore
+from bert_jax.files import HOST, restore
 from bert_jax.interop.directory import FORMATS, OURS, Unwritable, exported_formats, replaced_when_complete
 from tests.open_files import open_below
 
@@ -66,7 +66,7 @@ def test_files_are_synchronised_before_the_directory_gets_its_name(tmp_path, mon
     monkeypatch.setattr(os, "fsync", noted)
     write(tmp_path / "m", "1")
     assert set(seen[:-1]) == {("forward.stablehlo", False), ("signature.json", False)}
-    assert seen[-1] == (f".m.{os.getpid()}.bert_jax.directory", False)
+    assert seen[-1] == (f".m.{HOST}.{os.getpid()}.bert_jax.directory", False)
 
 
 def test_a_failed_rename_restores_the_older_directory(tmp_path, monkeypatch):
@@ -100,7 +100,7 @@ def kill_while_writing(directory: pathlib.Path, link: pathlib.Path | None = None
 
     with pytest.raises(Unwritable):
         write_half()
-    directory.with_name("left").rename(directory.with_name(f".{directory.name}.1.bert_jax.directory"))
+    directory.with_name("left").rename(directory.with_name(f".{directory.name}.{HOST}.1.bert_jax.directory"))
 
 
 def test_leftovers_of_a_killed_process_are_removed_without_following_links(tmp_path):
@@ -134,7 +134,7 @@ def test_a_link_with_the_name_of_a_temporary_file_or_directory_is_not_followed(t
     (tmp_path / "precious" / "deep" / "data").write_text("mine")
     (tmp_path / "file").write_text("mine")
     before = everything(tmp_path / "precious")
-    (tmp_path / f".m.{os.getpid()}.bert_jax.{suffix}").symlink_to(tmp_path / target)
+    (tmp_path / f".m.{HOST}.{os.getpid()}.bert_jax.{suffix}").symlink_to(tmp_path / target)
     with contextlib.suppress(Unwritable):
         write(tmp_path / "m", "new")
     assert everything(tmp_path / "precious") == before

@@ -19,6 +19,7 @@ from flax.traverse_util import flatten_dict
 from bert_jax.data.tokenizers.tokenizer import load_tokenizer
 from bert_jax.data.tokenizers.tokenizer_files import MARIAN_FILES
 from bert_jax.errors import UserError
+from bert_jax.files import HOST
 from bert_jax.interop.directory import TEXT_VECTORS
 from bert_jax.interop.huggingface import FILES, NewParts, export_model, import_model, with_new_parts
 from bert_jax.interop.locate import find_model_directory
@@ -138,7 +139,7 @@ def test_an_export_killed_while_swapping_directories_loses_nothing(exported, tin
         shutil.copytree(exported, aside)
     else:
         exported.rename(aside)
-    (exported.parent / ".model.1.bert_jax.directory").mkdir()
+    (exported.parent / f".model.{HOST}.1.bert_jax.directory").mkdir()
     import_model(exported)
     export_model(exported, as_model(*tiny, vocabulary))
     import_model(exported)

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from bert_jax.errors import UserError
+from bert_jax.files import HOST
 from bert_jax.storage import fetching, mirror, objects
 from bert_jax.storage.fetching import cached_path, fetched, fetched_files
 from bert_jax.storage.paths import cache_directory
@@ -347,7 +348,7 @@ def test_an_object_whose_name_leads_out_of_the_directory_is_not_copied(
 
 def test_partial_files_of_a_killed_process_are_removed(bucket: str, tmp_path: pathlib.Path):
     objects.write(f"{bucket}/sub/a", b"12345678")
-    leftover = tmp_path / "copies" / "sub" / ".b.1.bert_jax.part"
+    leftover = tmp_path / "copies" / "sub" / f".b.{HOST}.1.bert_jax.part"
     leftover.parent.mkdir(parents=True)
     leftover.touch()
     fetching.fetch(bucket, tmp_path / "copies", objects.listed(bucket))

@@ -12,6 +12,7 @@ from collections.abc import Callable
 import pytest
 
 from bert_jax.errors import UserError, WorkdirError
+from bert_jax.files import HOST
 from bert_jax.storage import fetching, objects
 from bert_jax.storage.mirror import Mirror, is_input, uploaded, uploaded_file
 from tests.storage.emulator import Emulator
@@ -391,7 +392,7 @@ def test_a_file_that_cannot_be_uploaded_is_kept(bucket: str, emulator: Emulator,
 def test_the_incomplete_output_of_a_killed_command_is_removed_at_the_next_start(bucket: str, tmp_path: pathlib.Path):
     """A directory is kept while the process that writes to it runs."""
     outputs = tmp_path / "cache" / "outputs"
-    killed, link = outputs / ".a.1.bert_jax.directory", outputs / ".b.1.bert_jax.directory"
+    killed, link = outputs / f".a.{HOST}.1.bert_jax.directory", outputs / f".b.{HOST}.1.bert_jax.directory"
     killed.mkdir(parents=True)
     (killed / "out.jsonl").write_bytes(b"{}")
     link.symlink_to(tmp_path)

@@ -433,7 +433,7 @@ def test_three_files_of_a_layout_are_named_and_the_others_counted():
 
 
 def test_leftovers_of_a_killed_process_are_not_part_of_a_tokenizer(tmp_path, tiny):
-    part = tmp_path / f".tokenizer.{os.getpid()}.bert_jax.directory"
+    part = tmp_path / f".tokenizer.{files.HOST}.{os.getpid()}.bert_jax.directory"
     part.mkdir()
     (part / "added_tokens.json").write_text("{}")
     write_or_check_tokenizer(tiny, tmp_path / "tokenizer")

@@ -63,7 +63,7 @@ def work_in(directory: pathlib.Path, *files: tuple[bytes, int, float]) -> ShardW
 def test_the_progress_of_a_shard_is_the_fraction_of_its_spans_that_was_read(tmp_path):
     store = tmp_path / "store"  # the second document of the first span begins after its end
     work = work_in(store, (b"abc.\n     \nabc.\n", 6, 30.0), (b"bbc.\n\nbbc.\n", 12, 10.0), (b"cbc.\n", 5, 10.0))
-    left = store / f".shard-00001-of-00003.{os.getpid()}.bert_jax.directory"  # by a killed process with the same number
+    left = store / f".shard-00001-of-00003.{files.HOST}.{os.getpid()}.bert_jax.directory"
     left.mkdir()
     (left / "other.npy").touch()
     told = []

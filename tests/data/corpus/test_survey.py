@@ -64,7 +64,7 @@ def test_rewriting_a_shard_removes_leftovers_of_a_killed_process(tmp_path, text_
     directory = tmp_path / "corpus"
     build(directory, f"text:{text_file}", shards=1)
     before = {path.name: path.read_bytes() for path in (directory / "shard-00000-of-00001").iterdir()}
-    left = directory / ".shard-00000-of-00001.1.bert_jax.directory"
+    left = directory / f".shard-00000-of-00001.{files.HOST}.1.bert_jax.directory"
     left.mkdir()
     (left / "train.tokens.npy").write_bytes(b"half")
     (left / "other").touch()

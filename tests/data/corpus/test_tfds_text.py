@@ -24,6 +24,7 @@ from tensorflow_datasets.core.utils import tqdm_utils
 from bert_jax.data.corpus import tfds_text
 from bert_jax.data.corpus.sources import Document, Item, ReadOptions, Span, read_span
 from bert_jax.errors import UserError
+from bert_jax.files import HOST
 
 tfds = tfds_text._tfds()
 
@@ -310,7 +311,7 @@ def test_an_interrupted_fetch_continues_with_the_missing_files(bucket, tmp_path)
     (part,) = (tmp_path / "stories").glob(".1.0.0.part")
     cut_off = part / "features.json"
     cut_off.write_bytes(cut_off.read_bytes()[:-1])
-    (part / ".old.1.bert_jax.part").touch()  # left by a killed process
+    (part / f".old.{HOST}.1.bert_jax.part").touch()  # left by a killed process
     there = {path.name for path in part.iterdir() if not path.name.endswith(".part")} - {"features.json"}
     asked.clear()
     assert len(texts("stories@story", str(tmp_path))) == 20
