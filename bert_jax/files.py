@@ -289,7 +289,7 @@ def restore(path: pathlib.Path) -> None:
 def aside(path: pathlib.Path) -> pathlib.Path:
     """Returns the name that the older directory `path` has while a new one gets its name."""
     path = _resolved(path)
-    return path.with_name(f".{path.name}.replaced")
+    return path.parent / f".{path.name}.replaced"  # "/" has no name
 
 
 def _resolved(path: pathlib.Path) -> pathlib.Path:

@@ -232,6 +232,8 @@ def test_a_directory_and_a_workdir_are_found(tmp_path):
     assert find_model_directory(tmp_path / "run") == tmp_path / "run" / "model"
     (tmp_path / "run" / "model").rename(tmp_path / "run" / ".model.replaced")
     assert find_model_directory(tmp_path / "run") == tmp_path / "run" / ".model.replaced"
+    with pytest.raises(UserError, match=r"^/ is not a model directory"):
+        find_model_directory("/")
 
 
 def test_a_misspelt_directory_is_refused_with_the_nearest_before_the_hub(tmp_path, monkeypatch):
