@@ -220,10 +220,14 @@ def _has_ended(part: pathlib.Path) -> bool:
 
 
 def flush_to_disk(path: pathlib.Path) -> None:
-    """Waits until a file, or the list of entries of a directory, is on the disk and safe from a power failure."""
+    """Waits until a file, or the list of entries of a directory, is on the disk and safe from a power failure. Some file systems
+    cannot do this for a directory, which is then left as it is."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
+    except OSError as error:
+        if not (error.errno in (errno.EINVAL, errno.EBADF) and path.is_dir()):
+            raise
     finally:
         os.close(descriptor)
 

@@ -7,6 +7,7 @@ import errno
 import os
 import pathlib
 import signal
+import stat
 import subprocess
 import sys
 import threading
@@ -159,6 +160,20 @@ def test_a_directory_appears_completely_or_not_at_all(tmp_path, monkeypatch):
     assert (contents(tmp_path), len(list(tmp_path.iterdir()))) == ({"d/a": "old"}, 1)
     write_directory(path, "new", replace=True)
     assert (contents(tmp_path), len(list(tmp_path.iterdir()))) == ({"d/a": "new"}, 1)
+
+
+def test_a_directory_is_written_even_if_its_file_system_cannot_synchronise_directories(tmp_path, monkeypatch):
+    def refuses(descriptor: int, of_files: bool = False) -> None:
+        if of_files or stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+
+    monkeypatch.setattr(os, "fsync", refuses)
+    write_directory(tmp_path / "d", "new")
+    assert contents(tmp_path) == {"d/a": "new"}
+    monkeypatch.setattr(os, "fsync", lambda descriptor: refuses(descriptor, of_files=True))
+    with pytest.raises(OSError, match="Invalid argument"):
+        write_directory(tmp_path / "e", "new")
+    assert contents(tmp_path) == {"d/a": "new"}
 
 
 def test_an_older_directory_is_never_lost_if_its_replacement_is_killed(tmp_path):
