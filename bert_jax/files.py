@@ -157,12 +157,12 @@ class PartialFile:
             self.file.close()
 
 
-def being_written(path: pathlib.Path) -> list[pathlib.Path]:
-    """Returns the temporary files of `path` that running processes are writing. A temporary file of this name also exists while
-    a process is writing the directory `path`."""
+def being_written(path: pathlib.Path, besides: pathlib.Path | None = None) -> list[pathlib.Path]:
+    """Returns the temporary files of `path`, except `besides`, that running processes are writing. A temporary file of this name
+    also exists while a process is writing the directory `path`."""
     parts = path.parent.glob(f".{glob.escape(path.name)}.*.*{PARTIAL_SUFFIX}")
     own = re.compile(rf"\.{re.escape(path.name)}\.[^.]+\.[0-9]+{re.escape(PARTIAL_SUFFIX)}")
-    return [part for part in parts if own.fullmatch(part.name) and _is_being_written(part)]
+    return [part for part in parts if own.fullmatch(part.name) and part != besides and _is_being_written(part)]
 
 
 def _is_being_written(part: pathlib.Path) -> bool:
@@ -191,9 +191,12 @@ def _leftover(part: pathlib.Path) -> Iterator[bool]:
     """Takes the lock of a temporary file within the block if no process holds it. Yields whether the lock was free. On a file
     system without locks, a file is free if its process ran on this machine and has ended.
 
-    Raises OSError if this cannot be determined, e.g. for a symbolic link or another user's file.
+    Raises OSError if this cannot be determined, e.g. for a symbolic link or a file that this user may not read.
     """
-    descriptor = os.open(part, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
+    try:
+        descriptor = os.open(part, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)  # some network file systems only lock such files
+    except PermissionError:  # another user's file
+        descriptor = os.open(part, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise OSError(errno.EINVAL, "not a regular file")

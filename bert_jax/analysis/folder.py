@@ -42,11 +42,8 @@ class _Pending:
         directory.mkdir(parents=True, exist_ok=True)
         remove_leftovers(directory)
         own = self._locks[directory] = PartialFile(directory / _LOCK)
-        for part in being_written(directory / _LOCK):
-            if part != own.temporary:
-                raise UserError(
-                    f"{name} is being written by another process (in {part}); wait for it, or choose another --output"
-                )
+        for part in being_written(directory / _LOCK, besides=own.temporary):
+            raise UserError(f"{name} is being written by another process (in {part}); wait for it, or choose another --output")
 
     def complete(self) -> None:
         """Waits until the contents of all files are on the disk, and then renames every file to its final name."""

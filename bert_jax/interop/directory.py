@@ -67,19 +67,23 @@ def replaced_when_complete(directory: pathlib.Path, form: str, card: str = "") -
                 f"{old} is needed as a temporary directory, but it holds files that bert_jax did not write; move it, or choose a "
                 f"directory other than {directory}"
             )
-        if files.being_written(directory):
-            raise Unwritable(
-                f"another process is writing a model to {directory}; wait until it ends, or choose another directory"
-            )
+        _refuse_second_writer(directory)
         files.restore(directory)
         check_replaceable(directory, form, str(directory))
         directory.parent.mkdir(parents=True, exist_ok=True)
         with files.writing_directory(directory, replace=True) as temporary:
+            _refuse_second_writer(directory, temporary.with_suffix(".part"))  # both processes may have started at once
             yield temporary
             if card:
                 (temporary / CARD).write_text(card, encoding="utf-8")
             if directory.exists():
                 _copy_other_files(directory, temporary, form)
+
+
+def _refuse_second_writer(directory: pathlib.Path, own: pathlib.Path | None = None) -> None:
+    """Raises Unwritable if another process, whose temporary file is not `own`, is writing `directory`."""
+    if files.being_written(directory, besides=own):
+        raise Unwritable(f"another process is writing a model to {directory}; wait until it ends, or choose another directory")
 
 
 def check_replaceable(directory: pathlib.Path, form: str, shown: str) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import fcntl
 import json
 import os
 import pathlib
@@ -216,6 +218,28 @@ def test_a_second_writer_is_refused_and_leaves_the_first_ones_files(tmp_path):
         assert open_below(tmp_path) == inside
     assert texts(tmp_path) == {"m/forward.stablehlo": "first"}
     assert open_below(tmp_path) == 0
+
+
+@pytest.mark.parametrize("is_of_another_user", [False, True])
+def test_a_second_writer_that_started_at_the_same_time_is_refused(tmp_path, monkeypatch, is_of_another_user):
+    part, opened = tmp_path / ".m.another-machine.1.bert_jax.part", os.open
+    write(tmp_path / "m", "old")
+
+    def protected(path: object, flags: int, *mode: int, **options: int) -> int:
+        if is_of_another_user and path == part and flags & os.O_RDWR:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        return opened(path, flags, *mode, **options)
+
+    monkeypatch.setattr(os, "open", protected)
+    with contextlib.ExitStack() as writer:
+
+        def starts(*_: object) -> None:
+            fcntl.flock(writer.enter_context(part.open("x")), fcntl.LOCK_EX)
+
+        monkeypatch.setattr("bert_jax.interop.directory.check_replaceable", starts)
+        with pytest.raises(Unwritable, match=r"another process is writing a model to .*/m; wait until it ends, or choose"):
+            write(tmp_path / "m", "second")
+    assert texts(tmp_path) == {"m/forward.stablehlo": "old", part.name: ""}
 
 
 def fail_while_writing(directory: pathlib.Path) -> None:
