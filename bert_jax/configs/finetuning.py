@@ -180,7 +180,7 @@ class FinetuningExperiment:
     log_every: Count = 50
     log: LogConfig = dataclasses.field(default_factory=LogConfig)
     abort_after_skipped: Count = 10
-    """The number of consecutive steps with a non-finite loss or gradient after which the run ends."""
+    """The number of consecutive steps with a non-finite loss, gradient or learning rate after which the run ends."""
 
     @classmethod
     def from_dict(cls, values: JsonObject) -> FinetuningExperiment:

@@ -176,8 +176,8 @@ class PretrainingExperiment:
     log_every: Count = 100
     log: LogConfig = dataclasses.field(default_factory=LogConfig)
     abort_after_skipped: Count = 10
-    """The number of consecutive steps with a non-finite loss or gradient after which the run ends. With `spikes.policy=skip`, it
-    also ends after this many consecutive spikes."""
+    """The number of consecutive steps with a non-finite loss, gradient or learning rate after which the run ends. With
+    `spikes.policy=skip`, it also ends after this many consecutive spikes."""
 
     @functools.cached_property  # cached, so that editing a user's file during a run has no effect
     def trained_objective(self) -> Objective:

@@ -30,7 +30,7 @@ from bert_jax.tasks.task import Task
 from bert_jax.training.config import OptimizerConfig
 from bert_jax.training.layerwise_rates import learning_rate_multipliers
 from bert_jax.training.optimizers import make_optimizer
-from bert_jax.training.schedules import rate_by
+from bert_jax.training.schedules import rate_by, require_finite
 from bert_jax.training.steps import Program, Scalars
 
 Array = jax.Array
@@ -127,13 +127,17 @@ def learning_rate(schedule: str) -> Callable[[Array, Scalars], Array]:
 
 
 def step_scalars(experiment: FinetuningExperiment, steps: int) -> dict[str, np.generic]:
-    """Returns the scalars of a run of `steps` steps."""
-    return {
+    """Returns the scalars of a run of `steps` steps. Raises UserError if the learning rate of a user's schedule is not finite."""
+    scalars: dict[str, np.generic] = {
         "steps": np.int32(steps),
         "warmup_steps": np.int32(round(experiment.training.warmup_fraction * steps)),
         "peak": np.float32(experiment.training.learning_rate),
         "seed": np.uint32(experiment.seed),
     }
+    if steps and is_in_file(schedule := experiment.training.schedule):
+        rate, given = learning_rate(schedule), {name: jnp.asarray(value) for name, value in scalars.items()}
+        require_finite(lambda step: rate(step, given), steps, f"config.training.schedule={schedule}")
+    return scalars
 
 
 BALANCED = (0.0,)

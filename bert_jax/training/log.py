@@ -146,7 +146,7 @@ class RunLog(abc.ABC):
         self.note(training_line(step, self._last_step, self.shown(scores), rates, kind, self._mesh.size))
         self.skipped += int(window["skipped"])
         if skipped := int(window["skipped"]):
-            self.warn(f"{skipped} of these steps had a non-finite loss or gradient and were skipped")
+            self.warn(f"{skipped} of these steps had a non-finite loss, gradient or learning rate and were skipped")
         if spikes := int(window.get("spikes", 0)):
             self.warn(f"{spikes} of these steps had a loss far above the running mean and were skipped")
         values = scores | rates | {"grad_norm": float(window["grad_norm"]) / max(float(window["steps"]), 1.0)}

@@ -79,7 +79,7 @@ class Parts:
     log: RunLog
     saver: Saver
     abort_after_skipped: int
-    """The number of consecutive steps with a non-finite loss or gradient after which the run fails."""
+    """The number of consecutive steps with a non-finite loss, gradient or learning rate after which the run fails."""
     kept: Sequence[int] = ()
     """The steps whose states are kept until the end. Their scores are results, like those of the last step."""
     spikes: SpikeConfig = dataclasses.field(default_factory=SpikeConfig)
@@ -107,8 +107,8 @@ class Trained:
 def train(parts: Parts, state: TrainState) -> Trained:
     """Trains `state` until the last step, early stopping, or a request to stop.
 
-    Raises UserError if more than half of the steps were skipped because of a non-finite loss or gradient, or if the run was
-    asked to stop and its state could not be saved.
+    Raises UserError if more than half of the steps were skipped because of a non-finite loss, gradient or learning
+    rate, or if the run was asked to stop and its state could not be saved.
     """
     run, log, saver, goodput = parts.run, parts.log, parts.saver, parts.goodput
     step, ended, stopped = int(state.step), parts.is_ended, False
@@ -238,8 +238,8 @@ class Saver:
 class StepSums:
     """The sums of the steps since the last log line, kept on the device. Ends the run after too many non-finite steps.
 
-    The run ends after `limit` consecutive steps with a non-finite loss or gradient. The batch of the last step is computed
-    again by `rows` and written to `directory` for inspection.
+    The run ends after `limit` consecutive steps with a non-finite loss, gradient or learning rate. The batch of the last step
+    is computed again by `rows` and written to `directory` for inspection.
 
     >>> sums = StepSums(experiment.abort_after_skipped, run.workdir, rows)
     >>> for batch in batches:
@@ -289,10 +289,10 @@ class StepSums:
             path.unlink(missing_ok=True)
             kept = f"could not be written to {path} ({error.strerror})"
         raise UserError(
-            f"the loss or the gradient was not finite in {counted(self._limit, 'step')} in a row, up to step {step:,} "
-            f"(config.abort_after_skipped); these steps did not change the weights. The last batch {kept}. "
-            "The checkpoints hold finite weights: lower the learning rate, or start the same command again to retry from the "
-            "newest checkpoint"
+            f"the loss, the gradient or the learning rate was not finite in {counted(self._limit, 'step')} in a row, up to step "
+            f"{step:,} (config.abort_after_skipped); these steps did not change the weights. The last batch {kept}. "
+            "Only finite weights are saved: lower the learning rate, or start the same command again to retry from the newest "
+            "checkpoint, if there is one"
         )
 
     def _check_spikes(self, step: int, in_a_row: int) -> None:
@@ -309,9 +309,10 @@ class StepSums:
 
 
 def require_learned(steps: int, skipped: int) -> None:
-    """Raises UserError if more than half of a run's `steps` were `skipped` because their loss or gradient was not finite."""
+    """Raises UserError if more than half of a run's `steps` were `skipped` because their loss, gradient or learning rate was
+    not finite."""
     if 2 * (steps - skipped) < steps or steps == skipped:
         raise UserError(
-            f"only {steps - skipped:,} of {counted(steps, 'step')} changed the weights, because the loss or gradient of all "
-            "other steps was not finite. No model is exported; lower the learning rate and use another --workdir"
+            f"only {steps - skipped:,} of {counted(steps, 'step')} changed the weights, because the loss, gradient or learning "
+            "rate of all other steps was not finite. No model is exported; lower the learning rate and use another --workdir"
         )

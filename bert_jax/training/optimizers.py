@@ -202,7 +202,7 @@ def make_optimizer(config: OptimizerConfig, boxed: Params) -> optax.GradientTran
     The order is the same as in the original code. The moments come first, then the decoupled weight decay, and LAMB then
     applies the trust ratio to the sum. The training step clips the gradients, since it computes the norm of the gradients for
     the log. Raises UserError for parameters without axis names, or if a user's optimizer does not return an optax
-    transformation, or returns one that applies the sign itself."""
+    transformation, or returns one whose directions are not finite or point against the gradient."""
     parameters, key = described(boxed), "config.optimizer.name"
     optimizer = load_named(config.name, OPTIMIZERS, key)
     if is_in_file(config.name):
@@ -270,7 +270,8 @@ SMALL = {
 def _require_directions(
     optimizer: Callable[[OptimizerConfig, PyTree[Parameter]], optax.GradientTransformation], config: OptimizerConfig, key: str
 ) -> None:
-    """Raises UserError if a user's `optimizer` returns updates, which point against the gradient, as optax.adam does.
+    """Raises UserError if a user's `optimizer` returns updates, which point against the gradient, as optax.adam does, or
+    directions that are not finite.
 
     The optimizer is tried with the `SMALL` parameters and the same gradients in a few updates, since a rate may be 0 in the
     first ones. The weights are orthogonal to the gradients, so that a decay has no part in the result. Nothing is checked if the
@@ -287,6 +288,12 @@ def _require_directions(
             found = jax.tree.map(lambda d: np.asarray(d, np.float32), found)
             total = jax.tree.map(np.add, total, found)
             params = jax.tree.map(lambda p, d: p - np.float32(1e-3) * d, params, found)
+
+    if not all(np.isfinite(x).all() for x in jax.tree.leaves(total)):
+        raise UserError(
+            f"{key} returns directions that are not finite for finite gradients and weights; correct the transformation (it may "
+            "divide by 0 in its first update)"
+        )
 
     def points_against(total: np.ndarray, gradient: np.ndarray) -> bool:
         return bool(np.vdot(total, gradient) < -0.5 * np.linalg.norm(total) * np.linalg.norm(gradient))

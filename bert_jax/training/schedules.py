@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
@@ -26,6 +27,7 @@ from jaxtyping import Array, Float, Int, Num
 
 from bert_jax.errors import UserError
 from bert_jax.interface.named import is_in_file, load_named, require_call
+from bert_jax.interface.words import counted
 from bert_jax.training import SCHEDULES
 
 Rate = Float[Array, ""]
@@ -131,9 +133,9 @@ def rate_by(name: str, key: str, available: Collection[str]) -> Callable[..., Ra
     for parameter in parameters:
         is_needed = parameter.default is parameter.empty and parameter.kind.name not in ("VAR_POSITIONAL", "VAR_KEYWORD")
         if is_needed and parameter.name not in ("peak", *available):
+            unknown = "which the experiment does not set" if parameter.name in SETTINGS else "which no schedule gets"
             raise UserError(
-                f"{key}={name} needs {parameter.name}, which the experiment does not set; give it a default, or use one of "
-                f"{', '.join(available)} or peak"
+                f"{key}={name} needs {parameter.name}, {unknown}; give it a default, or use one of {', '.join(available)} or peak"
             )
 
     def rate(
@@ -148,6 +150,17 @@ def rate_by(name: str, key: str, available: Collection[str]) -> Callable[..., Ra
         return found if "peak" in given else peak * found
 
     return rate
+
+
+def require_finite(rate: Schedule, steps: int, schedule: str, start: int = 0) -> None:
+    """Raises UserError if the `rate` of the first or the last of the `steps` is not finite. `schedule` names its key and
+    value."""
+    for step in (0, max(steps - 1, 0)):
+        if not math.isfinite(value := float(rate(jnp.int32(start + step)))):
+            raise UserError(
+                f"{schedule} returns {value} for step {step} of {counted(steps, 'step')}, so the learning rate is not finite; "
+                "correct the schedule (it may divide by 0)"
+            )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -190,6 +203,7 @@ class Span:
 
         if is_in_file(self.schedule):
             jax.eval_shape(rate, jax.ShapeDtypeStruct((), jnp.int32))  # raises UserError for a wrong result
+            require_finite(rate, self.steps, f"{self.key}={self.schedule}", self.start)
         return rate
 
 

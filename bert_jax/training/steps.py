@@ -49,8 +49,8 @@ class TrainState:
     params: Params
     opt_state: optax.OptState
     skipped: Int[Array, ""]
-    """int32: the number of steps with a non-finite loss or gradient norm. Such a step changes only `step` and the counters of
-    skipped steps."""
+    """int32: the number of steps with a non-finite loss, gradient norm or learning rate. Such a step changes only `step` and the
+    counters of skipped steps."""
     skipped_in_a_row: Int[Array, ""]
     """int32: the number of consecutive skipped steps."""
 
@@ -189,24 +189,23 @@ class Program:
         "grad_norm", and the "learning_rate" of this step. `add_sums` adds the scalars of several steps, and means are only
         computed from the totals.
 
-        If the loss or the norm of the gradient is not finite, the parameters and the optimizer's state do not change. The sums
-        are 0, and the step is counted as skipped, so a bad batch costs only one step. The `spike_filter` counts the steps that
-        it skips.
+        If the loss, the norm of the gradient or the learning rate is not finite, the parameters and the optimizer's state do not
+        change. The sums are 0, and the step is counted as skipped, so a bad batch costs only one step. The `spike_filter` counts
+        the steps that it skips.
         """
         objective, grads, sums = self._gradient(state, batch, scalars, teacher, accumulation)
         factors = self.learning_rate_multipliers(state.step) if self.learning_rate_multipliers else None
         if factors is not None:
             grads = jax.tree.map(lambda g, f: jnp.where(f > 0, g, 0.0), grads, factors)
         with jax.named_scope(OPTIMIZER):
-            norm = optax.tree.norm(grads)
-            finite = changes = jnp.isfinite(norm) & jnp.isfinite(loss := objective.loss(sums, sums))
+            norm, rate = optax.tree.norm(grads), self.learning_rate(state.step, scalars)
+            finite = changes = jnp.isfinite(norm) & jnp.isfinite(loss := objective.loss(sums, sums)) & jnp.isfinite(rate)
             judged: Sums = {}
             if self.spike_filter:
                 changes, state, judged = self.spike_filter(state, loss, finite)
             if self.clip_norm:
                 factor = self.clip_norm / jnp.maximum(norm, self.clip_norm)
                 grads = jax.tree.map(lambda g: g * factor, grads)
-            rate = self.learning_rate(state.step, scalars)
             direction, opt_state = self.optimizer.update(grads, state.opt_state, state.params)
             if factors is not None:
                 direction = jax.tree.map(jnp.multiply, direction, factors)

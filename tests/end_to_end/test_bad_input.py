@@ -88,7 +88,7 @@ def test_a_flipped_byte_ends_the_run_before_a_save_or_with_verify_before_the_fir
 def test_a_run_whose_steps_are_not_finite_fails_with_a_saved_batch_and_exports_nothing(brief, briefs: dict[str, Done]):
     diverged, workdir = briefs["not_finite"], brief.with_name("not_finite")
     assert diverged.status == 2
-    assert "error: the loss or the gradient was not finite in 3 steps in a row" in diverged.output
+    assert "error: the loss, the gradient or the learning rate was not finite in 3 steps in a row" in diverged.output
     assert "Traceback" not in diverged.output
     assert len(list(workdir.glob("nonfinite-step-*.npz"))) == 1
     assert not (workdir / "results.json").exists()

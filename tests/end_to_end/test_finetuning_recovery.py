@@ -255,7 +255,7 @@ def test_restarting_a_finished_run_changes_nothing(runs: Runs):
 def test_a_diverged_run_saves_its_batch_and_ends_without_traceback(runs: Runs):
     status, output = dataclasses.astuple(runs.ends["aborted"])
     assert status == 2
-    assert "error: the loss or the gradient was not finite in 3 steps in a row" in output
+    assert "error: the loss, the gradient or the learning rate was not finite in 3 steps in a row" in output
     assert "lower the learning rate" in output
     assert "Traceback" not in output
     workdir = runs.base / "aborted"

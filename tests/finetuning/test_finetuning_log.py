@@ -178,7 +178,7 @@ def test_the_record_of_a_window_has_means_over_its_steps_and_rates(said: Finetun
     assert told()[-1].startswith("step 2/4  loss 1.500  accuracy 25.0 %  8 examples/s  200 tokens/s")
     clock.now += 1.0
     said.training(3, window(rows=8, loss=6, weight=0, labels=0, correct=0, steps=0, skipped=2, grad_norm=3))
-    assert told()[-1] == "2 of these steps had a non-finite loss or gradient and were skipped"
+    assert told()[-1] == "2 of these steps had a non-finite loss, gradient or learning rate and were skipped"
     last = read_metrics(tmp_path / METRICS)[-1]
     assert (last["train/seconds_left"], last["train/grad_norm"], last["train/accuracy"]) == (1, 3, 0)
     assert last["train/loss"] == pytest.approx(6e6)  # finite, although the weight is 0

@@ -66,6 +66,13 @@ def learned(one: FinetuningExperiment, devices: Sequence[jax.Device], steps: int
     return jax.device_get(state.params)
 
 
+def test_a_schedule_whose_first_rate_is_not_finite_is_refused(tmp_path: pathlib.Path):
+    (tmp_path / "mine.py").write_text("def starts(step, steps, warmup_steps): return step / warmup_steps")
+    one = experiment(training={"schedule": f"{tmp_path}/mine.py:starts"})
+    with pytest.raises(UserError, match=r"config.training.schedule=.*mine.py:starts returns nan for step 0 of 4 steps"):
+        step_scalars(one, 4)
+
+
 def program_of(one: FinetuningExperiment, steps: int, mesh: Any, config: ModelConfig = CONFIG) -> Program:
     task = task_of()
     loss, head = label_loss(one, task, FEATURES), one.head_config(task.head)

@@ -313,7 +313,7 @@ def test_skipped_steps_give_a_warning(tmp_path: pathlib.Path, lines: pytest.LogC
         log.training(1, window())
         assert not [record for record in lines.records if record.levelno >= logging.WARNING]
         log.training(2, window(skipped=2, steps=0))
-    assert lines.messages[-1] == "2 of these steps had a non-finite loss or gradient and were skipped"
+    assert lines.messages[-1] == "2 of these steps had a non-finite loss, gradient or learning rate and were skipped"
     assert read_metrics(tmp_path / METRICS)[-1]["train/grad_norm"] == 3
 
 

@@ -161,6 +161,7 @@ def whole(config, parameters): return optax.adamw(optax.linear_schedule(0.0, 1e-
 def of_biases(config, parameters):
     labels = jax.tree.map(lambda p: "matrix" if "in" in p.axes else "other", parameters)
     return optax.partition({"matrix": optax.scale_by_adam(), "other": optax.sgd(1e-3)}, labels)
+def divides(config, parameters): return optax.stateless(lambda g, p: jax.tree.map(lambda x: x / (x - x), g))
 def number(config, parameters): return 3
 def fails(config, parameters): return parameters["nowhere"]
 def fails_later(config, parameters): return optax.GradientTransformation(lambda p: (), lambda g, s, p: g["nowhere"])
@@ -201,6 +202,7 @@ def test_weight_decay_is_added_to_the_directions_of_any_optimizer(own: str):
         ("number", r"mine.py:number returns int; it must return an optax.GradientTransformation from gradients to directions"),
         ("whole", r"mine.py:whole returns updates, which point against the gradient, .*; return directions, .*scale_by_adam"),
         ("of_biases", r"mine.py:of_biases returns updates, which point against the gradient"),
+        ("divides", r"mine.py:divides returns directions that are not finite for finite gradients and weights; correct the tr"),
         ("fails", r"config.optimizer.name=.*mine.py raises KeyError; correct the file here:"),
         ("sing", r"mine.py has no 'sing'; did you mean 'sign'"),
         ("", r"does not name an object in the file"),

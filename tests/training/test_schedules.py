@@ -131,6 +131,8 @@ def needs(step, steps, cooldown): return 1.0
 def ends(step, steps, end_fraction): return end_fraction
 def fails(step, steps): return [][1]
 def rows(step, steps): return jnp.ones(3)
+def starts(step, steps, warmup=0.0): return jnp.minimum(step / (warmup * steps), 1.0)
+def stops(step, steps): return 1.0 / jnp.asarray(steps - 1 - step)
 def word(step, steps): return "high"
 """
 
@@ -143,11 +145,13 @@ def test_a_user_schedule_gets_the_keys_that_it_names(tmp_path):
 
     assert [float(span(name).rate()(jnp.int32(3))) for name in ("half", "absolute")] == [1.0, 9.0]
     for name, says in (
-        ("needs", r"schedule=.*mine.py:needs needs cooldown, which the experiment does not set; give it a default, or"),
+        ("needs", r"schedule=.*mine.py:needs needs cooldown, which no schedule gets; give it a default, or"),
         ("ends", "mine.py:ends needs end_fraction, which the experiment does not set; give it a default, or use one of warmup_"),
         ("fails", "raises IndexError; correct the file here:"),
         ("rows", r"mine.py:rows must return a number for a step, but returns an array of shape \(3,\)"),
         ("word", r"mine.py:word must return a number for a step, but returns 'high'"),
+        ("starts", "schedule=.*mine.py:starts returns nan for step 0 of 10 steps, so the learning rate is not finite; correct"),
+        ("stops", "mine.py:stops returns inf for step 9 of 10 steps"),
         ("haf", "has no 'haf'; did you mean 'half'"),
     ):
         with pytest.raises(UserError, match=says), file_errors_explained():

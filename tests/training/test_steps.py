@@ -189,6 +189,14 @@ def test_a_step_that_is_not_finite_changes_only_counters():
     assert int(step(mended, random_batch(2))[0].skipped_in_a_row) == 0
 
 
+def test_a_step_whose_learning_rate_is_not_finite_changes_no_weights():
+    state = fresh()
+    kept = jax.device_get(state.params)
+    after, sums = step(state, random_batch(), first_rate=np.nan)
+    assert (float(sums["skipped"]), int(after.skipped)) == (1.0, 1)
+    assert largest_difference(kept, after.params) == 0
+
+
 def test_the_reported_rate_is_the_applied_one():
     """A step reports the rate from before the state advances, so the first step has the schedule's first rate."""
     state = fresh()
