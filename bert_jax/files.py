@@ -247,9 +247,9 @@ def writing_directory(path: pathlib.Path, *, replace: bool = False) -> Iterator[
     If `path` exists at the end and is not empty, raises FileExistsError, since another process was faster. With `replace`, the
     older directory is instead moved to `aside(path)`, and removed when the new one has its name. If the process is killed in
     between, `restore` moves the older directory back."""
-    restore(path)
     path = _resolved(path)
     with contextlib.closing(PartialFile(path)) as lock:
+        restore(path, besides=lock.temporary)
         part, old = lock.temporary.with_suffix(".directory"), aside(path)
         try:
             remove_tree(part)  # left by a killed process with the same id
@@ -265,7 +265,8 @@ def writing_directory(path: pathlib.Path, *, replace: bool = False) -> Iterator[
                 part.rename(path)
             except BaseException as error:
                 if is_moved:
-                    old.rename(path)
+                    with contextlib.suppress(OSError):  # another process was faster
+                        old.rename(path)
                 if isinstance(error, OSError) and error.errno == errno.ENOTEMPTY:
                     raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), os.fspath(path)) from error
                 raise
@@ -275,11 +276,12 @@ def writing_directory(path: pathlib.Path, *, replace: bool = False) -> Iterator[
             remove_tree(part)
 
 
-def restore(path: pathlib.Path) -> None:
+def restore(path: pathlib.Path, besides: pathlib.Path | None = None) -> None:
     """Moves an older directory `path` back that a killed process left at `aside(path)`, or removes it if the new one is in
-    place. Removes the temporary directories of `path` that killed processes left. Does nothing if a process is writing `path`."""
+    place. Removes the temporary directories of `path` that killed processes left. Does nothing if a process is writing `path`
+    (to a temporary file other than `besides`)."""
     path = _resolved(path)
-    if being_written(path):
+    if being_written(path, besides):
         return
     remove_leftovers(path.parent, path.name)
     old = aside(path)

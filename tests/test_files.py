@@ -162,6 +162,24 @@ def test_a_directory_appears_completely_or_not_at_all(tmp_path, monkeypatch):
     assert (contents(tmp_path), len(list(tmp_path.iterdir()))) == ({"d/a": "new"}, 1)
 
 
+def test_of_two_processes_that_replace_a_directory_the_slower_one_fails(tmp_path, monkeypatch):
+    path, rename = tmp_path / "d", pathlib.Path.rename
+    write_directory(path, "old")
+
+    def too_late(old: pathlib.Path, new: pathlib.Path) -> pathlib.Path:
+        renamed = rename(old, new)
+        if old == path:
+            path.mkdir()
+            (path / "a").write_text("new")
+        return renamed
+
+    monkeypatch.setattr(pathlib.Path, "rename", too_late)
+    with pytest.raises(FileExistsError):
+        write_directory(path, "late", replace=True)
+    restore(path)
+    assert contents(tmp_path) == {"d/a": "new"}
+
+
 def test_a_directory_is_written_even_if_its_file_system_cannot_synchronise_directories(tmp_path, monkeypatch):
     def refuses(descriptor: int, of_files: bool = False) -> None:
         if of_files or stat.S_ISDIR(os.fstat(descriptor).st_mode):
