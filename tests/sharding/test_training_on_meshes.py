@@ -43,8 +43,8 @@ def on_mesh(name: str) -> tuple[Any, Any, dict[str, float]]:
 
 @pytest.mark.parametrize("name", MESHES)
 def test_distillation_on_a_mesh_equals_one_device_with_dropout(name: str):
-    """The teacher is split over fsdp and tensor; the student's state is sharded over data too, unless both are above 1. The steps
-    of an optimizer on a mesh are those of `test_finetuning_on_meshes.py`."""
+    """The teacher is split over fsdp and tensor; the student's state is sharded over data too, unless both are above 1. Steps of
+    Adam are in `test_finetuning_on_meshes.py`, and with moments sharded over data in `test_predecessors_on_meshes.py`."""
     (_, alone, sums_of_one), (state, spread, sums) = on_one_device(), on_mesh(name)
     assert sums == pytest.approx(sums_of_one, rel=2e-6)
     assert sums["soft_loss"] > 0
