@@ -335,6 +335,7 @@ def test_random_initialisation_uses_only_the_shape_of_the_model_and_the_spelling
     kernels = [tree["layers"]["projection"]["kernel"] for tree in (drawn["encoder"], params["encoder"])]
     assert kernels[0].shape == kernels[1].shape
     assert not np.isin(kernels[0], kernels[1]).any()
+    assert 1 < np.abs(kernels[0]).max() * config.intermediate_size**0.5 <= 2  # truncated at two deviations
     assert characters["embedding"].shape == loaded["embedding"].shape
     assert not np.isin(characters["embedding"], loaded["embedding"]).any()
 
