@@ -103,8 +103,9 @@ def build_corpus(
         refusal = f"another process is building {directory}; wait until it ends, or give every host its own --shard=i/n"
         with files.locked(directory / f".build-{host[0]}-of-{host[1]}.lock", refusal):
             mine = range(host[0], shards, host[1])
-            for k in mine:
-                files.take_away_unfinished(directory / shard_name(k, shards))
+            unfinished = {path.name.split(".")[1] for path in directory.glob(".*.*")}
+            for name in unfinished.intersection(shard_name(k, shards) for k in mine):
+                files.take_away_unfinished(directory / name)
             done = set(store.finished_shards(directory, shards))
             identity = tokenizer.vocabulary.sha256
             held_out_text = dataclasses.replace(config.text, eval_fraction=1.0)
@@ -416,8 +417,7 @@ class _SplitWork:
 
 
 def _split_one(work: _SplitWork, report: Report) -> None:
-    """Changes the held-out fraction of a shard. If the process is killed, the shard is complete or missing. The next run
-    rebuilds a missing shard."""
+    """Changes the held-out fraction of a shard. If the process is killed, the next run finds the new shard or the older one."""
     with store.disk_errors(work.directory):
         path = work.directory / shard_name(work.index, work.shards)
         content = files.read_json(path / "shard.json")

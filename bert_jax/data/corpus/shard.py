@@ -318,7 +318,7 @@ def resplit_shard(
 
 def drop_documents(store: pathlib.Path, index: int, shards: int, dropped: dict[str, np.ndarray], vocabulary_size: int) -> None:
     """Rewrites a shard without the documents for which `dropped` (split -> bool [D]) is True. If the process is killed, the
-    shard is complete or missing. The next run rebuilds a missing shard."""
+    next run finds the new shard or the older one."""
     final = store / shard_name(index, shards)
     content = files.read_json(final / "shard.json")
     rewritten = {}

@@ -97,7 +97,7 @@ def test_a_finished_corpus_is_not_built_again(tmp_path, text_file, build):
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "corpus").rglob("*.npy")} == before
 
 
-def test_only_missing_shards_are_built(tmp_path, text_file, build, capsys):
+def test_only_missing_shards_are_built(tmp_path, text_file, build, capsys, monkeypatch):
     directory = tmp_path / "new" / "corpus"
     build(directory, f"text:{text_file}")
     whole = contents(directory)
@@ -106,7 +106,10 @@ def test_only_missing_shards_are_built(tmp_path, text_file, build, capsys):
     before = {path: path.stat().st_mtime_ns for path in directory.glob("shard-*/*")}
     (directory / ".shard-00002-of-00004.1.bert_jax.directory").mkdir()  # left by a killed process
     capsys.readouterr()
+    looked_at, take_away = [], files.take_away_unfinished  # looks through the whole directory for each shard
+    monkeypatch.setattr(files, "take_away_unfinished", lambda path: looked_at.append(path.name) or take_away(path))
     build(directory, f"text:{text_file}")
+    assert looked_at == ["shard-00002-of-00004"]
     assert contents(directory) == whole
     assert {path: path.stat().st_mtime_ns for path in before} == before
     assert not list(directory.glob(".shard*"))
