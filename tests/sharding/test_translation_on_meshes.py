@@ -25,7 +25,7 @@ from tests.random_rows import drawn_parameters, largest_difference
 from tests.sharding.training import moved, state_with
 
 CONFIG = dataclasses.replace(
-    TINY, hidden_size=16, num_layers=2, decoder_layers=1, num_heads=4, vocab_size=64, intermediate_size=32, hidden_dropout=0.1,
+    TINY, hidden_size=16, num_layers=1, decoder_layers=2, num_heads=4, vocab_size=64, intermediate_size=32, hidden_dropout=0.1,
 )  # fmt: skip
 
 
