@@ -228,8 +228,7 @@ class Checkpoints:
         """Returns (the state of `step`, its saved digests). Each process reads without waiting for the others.
 
         Orbax's manager would wait for the other processes after reading. A process that could not read the state would go on to
-        its next collective, while the other processes would still wait at Orbax's barrier. All processes would then be
-        aborted."""
+        `gather`, while the other processes would still wait for it at Orbax's barrier. Each would wait for the other."""
         place = self._directory / str(step)
         state = ocp.StandardCheckpointHandler().restore(place / ITEM, args=ocp.args.StandardRestore(layout))
         return state, ocp.JsonCheckpointHandler().restore(place / DIGESTS, args=ocp.args.JsonRestore())
@@ -291,8 +290,7 @@ class Checkpoints:
         there is only one process.
 
         Orbax starts a save in process 0 between two barriers of all processes. If process 0 failed between the barriers, it
-        would go on to its next collective, while the other processes would wait at the second barrier. Gloo would then abort
-        all processes."""
+        would go on, while the other processes would wait for it at the second barrier."""
         if jax.process_count() == 1:
             return None
         failure: BaseException | None = None
