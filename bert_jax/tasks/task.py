@@ -180,6 +180,11 @@ def _own_module(value: str) -> Any:
         inspect.signature(load).bind("config", "say")  # type: ignore[arg-type]
     except TypeError as error:
         raise UserError(f"{where}: load is {load!r}, not a function load(config, say); {_WANTED}") from error
+    if (loads_ours := getattr(load, "__module__", None)) in TASKS.values():
+        raise UserError(
+            f"{where}: load is the function of {loads_ours}, which does not know your task; define a function load(config, say) "
+            'that calls it with another name: dataclasses.replace(config, name="own/...")'
+        )
     if taken := [name for name in names if name in TASKS]:
         raise UserError(f"{where}: {taken[0]!r} is the name of a task of bert_jax; give your task another name")
     if not name:

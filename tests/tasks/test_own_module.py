@@ -54,6 +54,8 @@ def test_a_user_file_may_define_dataclasses_with_postponed_annotations(tmp_path:
         ("NAMES = 'colours'", "NAMES is 'colours', not a tuple of names"),
         ("NAMES, KIND = ('colours',), 'tokens'", "KIND is 'tokens'; known: sequence, token, span, choice, mention"),
         ("NAMES, KIND = ('colours',), 'token'", "load is None, not a function load(config, say)"),
+        ("from bert_jax.tasks.choice_task import KIND, load\nNAMES = ('colours',)",
+         "load is the function of bert_jax.tasks.choice_task, which does not know your task; define a function load"),
         (WHOLE.replace("(config, say)", "(config)") + "pass", "not a function load(config, say)"),
         (WHOLE.replace("colours", "swag") + "pass", "'swag' is the name of a task of bert_jax; give your task another name"),
         (WHOLE.replace("colours", "colors") + "pass", "colours.py has no task 'colours'; did you mean 'colors'?"),
