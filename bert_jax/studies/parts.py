@@ -156,8 +156,9 @@ class Planned:
         stored, inputs = record.get("inputs", {}), self._inputs(part)
         if changed := [name for name in _INPUTS if stored.get(name) != inputs.get(name)]:
             raise UserError(
-                f"{part.record(self.root)} was made with another {_INPUTS[changed[0]]}; restore the old one, name another "
-                f"--workdir for this study, or remove {part.directory(self.root)} to run these parts again"
+                f"{part.record(self.root)} was made with another {_INPUTS[changed[0]]}, or does not say with which; restore "
+                f"the old one, name another --workdir for this study, or remove {part.directory(self.root)} to run these parts "
+                "again"
             )
         if (changed := differing(stored, self._files(part))) and not self.changed_files:
             raise UserError(

@@ -12,6 +12,7 @@ import pytest
 from bert_jax.configs.pretraining import PretrainingExperiment
 from bert_jax.configs.study import StudyExperiment
 from bert_jax.errors import UserError
+from bert_jax.files import read_json, write_json
 from bert_jax.interface import python_files
 from bert_jax.interface.named import file_record, read_files_again
 from bert_jax.studies.arms import finetuning_values, pretraining_values
@@ -156,6 +157,11 @@ def test_a_part_that_started_from_the_model_of_another_arm_is_refused(tmp_path: 
     whole, part = planned(tmp_path, experiment), Part("half", 4, "stsb")
     write(part.workdir(tmp_path) / "results.json", RESULTS)
     whole.finish(part)
+    record = read_json(part.record(tmp_path))
+    write_json(part.record(tmp_path), record | {"inputs": {}})  # as before records named the arm
+    with pytest.raises(UserError, match=r"another arm whose model .*\), or does not say with which; restore the old one, name"):
+        whole.is_done(part)
+    write_json(part.record(tmp_path), record)
     arms = [dataclasses.replace(arm, shares="b") if arm.name == "half" else arm for arm in whole.study.arms]
     other = dataclasses.replace(whole, study=dataclasses.replace(whole.study, arms=tuple(arms)))
     with pytest.raises(UserError, match=r"stsb\.json was made with another arm whose model it starts from"):
