@@ -69,8 +69,9 @@ def copying(source: pathlib.Path, target: pathlib.Path) -> Callable[[], object]:
 @pytest.fixture(scope="session")
 def finished(experiment: pathlib.Path) -> dict[str, Done]:
     """Runs the experiment on one device without interruptions. In the same process, starts it again, replays three steps, starts
-    another run that twice runs out of memory and is then started with a flag that needs less, and one that is killed before its
-    first checkpoint and again after it, both times in its first phase. The second is a SIGKILL, which ends the process."""
+    another run that twice runs out of memory, the second time after a restart with a flag that needs less, and one that is killed
+    before its first checkpoint and again after it, both times in its first phase. The second is a SIGKILL, which ends the
+    process."""
     base = experiment.parent
     names = ("uninterrupted", "bare", "short_of_memory", "begun", "killed")
     workdir, bare, short, begun, killed = (base / name for name in names)
@@ -89,8 +90,6 @@ def finished(experiment: pathlib.Path) -> dict[str, Done]:
         "armed again": Failure(
             "bert_jax.pretraining.evaluation:add_sums", error=jax.errors.JaxRuntimeError(OUT_OF_MEMORY)
         ).arm,
-        "out of memory again": command(experiment, short),
-        "not compiled": Failure("bert_jax.pretrain:phase_step", error=jax.errors.JaxRuntimeError(TOO_LARGE)).arm,
         "with the flag": command(experiment, short, "--config.phases.0.accumulation=2"),
         "first death": Crash(ASKED, argument=2, source=begun, target=killed).arm,
         "begun": command(experiment, begun),
