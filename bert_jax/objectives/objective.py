@@ -289,8 +289,7 @@ class Objective(abc.ABC):
     def check(self, key: str) -> None:
         """Raises UserError if a parameter has no axis names or is not in nested dicts, if a setting is not hashable, if the sums
         and counts do not fit the scores or are not float32, if rows are compared with each other, or if the loss is not linear in
-        the sums. `key` names the objective
-        in messages."""
+        the sums. `key` names the objective in messages."""
         calls = {"parameters": "model, key", "sums": "params, batch, seed", "counts": "batch", "loss": "sums, counts"}
         for method, arguments in calls.items():
             require_call(getattr(self, method), arguments, f"{key}: {method}")
