@@ -278,7 +278,7 @@ class PretrainingExperiment:
                     f"{key}.batch_size={phase.batch_size} is not divisible by {phase.accumulation} microbatches (accumulation)"
                 )
             given = [name for name in ROTARY_KEYS if getattr(phase, name) is not None]
-            if given and self.model.positions != "rotary":
+            if given and not self.model.positions_kind.is_rotary:
                 raise UserError(
                     f"{key}.{given[0]}={getattr(phase, given[0])} is for rotary positions, but config.model.positions is "
                     f"{self.model.positions}; leave it out, or set config.model.positions=rotary"

@@ -127,7 +127,7 @@ def model_lines(model: Model, new: Sequence[str] = ()) -> list[str]:
     config, words = model.config, model.tokenizer.vocabulary
     read = {part: tree for part, tree in model.params.items() if part not in new}
     casing = "lower-cased" if words.lowercase else "cased"
-    other = "" if config.positions == "learned" else f" ({config.positions})"
+    other = "" if config.positions == Architecture.positions else f" ({config.positions})"
     reads = "" if config.direction == "both" else ", left to right"
     return [
         f"{model.source}: {dataclasses.replace(model, params=read).counts.in_words}",
@@ -166,7 +166,7 @@ def changed(model: Model, flags: argparse.Namespace) -> tuple[Model, list[str]]:
     if keep is not None:
         model = with_layers(model, keep)
         notes.append(f"layers: {old.num_layers} -> {len(keep)} (kept: {', '.join(map(str, keep))})")
-    if flags.new_positions and (old.positions != "learned" or not old.kind.has_positions):
+    if flags.new_positions and not (old.kind.has_positions and old.positions_kind.is_learned):
         are = f"this model has {old.positions} ones" if old.kind.has_positions else f"a {old.encoder} model has none"
         raise UserError(f"--new-positions is for learned positions, but {are}; leave the flag out")
     if flags.token_types and not old.kind.has_positions:
@@ -176,8 +176,8 @@ def changed(model: Model, flags: argparse.Namespace) -> tuple[Model, list[str]]:
         notes.append(f"longest text: {old.max_position:,} -> {counted(flags.max_position, 'token')}")
     elif flags.max_position:
         model = with_positions(model, flags.max_position, flags.new_positions or NEW_POSITIONS[0], flags.seed)
-        kind = "position table" if old.positions != "rotary" else "positions"
-        added = flags.new_positions or (NEW_POSITIONS[0] if old.positions == "learned" else old.positions)
+        kind = "position table" if old.positions_kind.has_rows else "positions"
+        added = flags.new_positions or (NEW_POSITIONS[0] if old.positions_kind.is_learned else old.positions)
         grown = f" (new rows: {added})" if flags.max_position > old.max_position and kind == "position table" else ""
         unit = "row" if kind == "position table" else "token"
         notes.append(f"{kind}: {old.max_position:,} -> {counted(flags.max_position, unit)}{grown}")

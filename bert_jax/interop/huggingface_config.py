@@ -96,14 +96,13 @@ def own_fields(config: ModelConfig, head: TaskHead | None) -> JsonObject:
     reads a fixed table as a learned one. They also record other settings without a key in the family, the user's files that
     compute layers, positions, norms or activations, and a task head without a transformers class."""
     family = export_family(config)
-    known = config.positions in ("learned", family.always.get("positions"))
-    fields: JsonObject = {} if known else {"positions": config.positions}
+    positions = family.always.get("positions", "learned")
+    fields: JsonObject = {} if config.positions == positions else {"positions": config.positions}
     fields |= {"encoder": config.encoder} if is_in_file(config.encoder) else {}
     for name in IN_FILES:
         if file := file_record(getattr(config, name), f"config.model.{name}"):
             fields[f"{name}_file"] = dict(file)
     fields |= {"character_cnn": True} if config.character_cnn else {}
-    positions = family.always.get("positions", "learned")
     stored = dataclasses.replace(config.with_sliding_theta(), positions=positions, character_cnn=False)
     read = family.read(family.write(stored, {}, {}), "")
     different = (name for name in SETTINGS if getattr(stored, name) != read.get(name, getattr(ModelConfig, name)))

@@ -76,7 +76,7 @@ def with_positions(model: Model, positions: int, new: str = "copied", seed: int 
 def with_rotary_theta(model: Model, full: float, sliding: float | None = None) -> Model:
     """Changes the base of rotary positions to `full` in full layers, and to `sliding` in sliding layers. If `sliding` is None,
     sliding layers keep their base. Raises UserError if the model's positions are not rotary."""
-    if model.config.positions != "rotary":
+    if not model.config.positions_kind.is_rotary:
         raise UserError(
             "--rope-theta is for rotary positions, but "
             f"{model.source} has positions={model.config.positions!r}; leave the flag out"

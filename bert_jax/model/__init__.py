@@ -25,8 +25,8 @@ In: `Tokens`, int32 arrays of token ids, types, positions and sequence ids. Out:
     cached_decoding.py  next-token logits of a left-to-right model, with a cache of keys and values
 
 To add an encoder, a position embedding, an activation or a norm, write an object in one file and add a line to the dict below.
-Other code asks for the facts in an encoder's line (`ModelConfig.kind`), never for its name. An object is imported when it is
-used.
+Other code asks for the facts in the line of an encoder (`ModelConfig.kind`) or of positions (`ModelConfig.positions_kind`), never
+for the name. An object is imported when it is used.
 """
 
 from __future__ import annotations
@@ -100,14 +100,30 @@ ENCODERS: Mapping[str, EncoderKind] = {
 }  # fmt: skip
 """`config.model.encoder` -> its classes and facts."""
 
-POSITIONS: Mapping[str, str] = {
-    "learned": "bert_jax.model.positions:Learned",
-    "sinusoidal": "bert_jax.model.positions:Sinusoidal",
-    "none": "bert_jax.model.positions:Absent",
-    "rotary": "bert_jax.model.positions:Rotary",
-    "sinusoidal_halves": "bert_jax.model.positions:SinusoidalHalves",
+
+class PositionsKind(NamedTuple):
+    """The class of a position embedding, and the facts about it that `ModelConfig` and `convert` need. They are known without
+    importing jax. A user's own positions have the defaults."""
+
+    place: str
+    """The class, with the methods that `positions.py` describes."""
+    is_learned: bool = False
+    """Whether the positions are a table of parameters with `max_position` rows."""
+    has_rows: bool = True
+    """Whether each position has a row in a table of parameters or constants. If not, any number of positions is supported."""
+    is_rotary: bool = False
+    """Whether pairs of dimensions of a head are rotated. If so, the width of a head must be even, and the settings
+    `rotary_theta`, `sliding_rotary_theta` and `rotary_pairing` apply."""
+
+
+POSITIONS: Mapping[str, PositionsKind] = {
+    "learned": PositionsKind("bert_jax.model.positions:Learned", is_learned=True),
+    "sinusoidal": PositionsKind("bert_jax.model.positions:Sinusoidal"),
+    "none": PositionsKind("bert_jax.model.positions:Absent"),
+    "rotary": PositionsKind("bert_jax.model.positions:Rotary", has_rows=False, is_rotary=True),
+    "sinusoidal_halves": PositionsKind("bert_jax.model.positions:SinusoidalHalves"),
 }
-"""`config.model.positions` -> a class with the methods that `positions.py` describes."""
+"""`config.model.positions` -> its class and facts."""
 
 ACTIVATIONS: Mapping[str, str] = {
     "gelu": "bert_jax.model.layers:gelu",

@@ -13,7 +13,7 @@ from bert_jax.errors import UserError, nearest
 from bert_jax.interface.named import is_in_file, split_named
 from bert_jax.interface.ranges import Dropout, Epsilon, NamedIn, OneOf, check_ranges
 from bert_jax.interface.words import counted
-from bert_jax.model import ACTIVATIONS, ENCODERS, NORMS, POSITIONS, EncoderKind
+from bert_jax.model import ACTIVATIONS, ENCODERS, NORMS, POSITIONS, EncoderKind, PositionsKind
 
 DTYPES = ("float32", "bfloat16")
 REMAT = ("none", "dots", "full")
@@ -268,6 +268,11 @@ class Architecture:
         return ENCODERS.get(self.encoder, ENCODERS["transformer"])
 
     @property
+    def positions_kind(self) -> PositionsKind:
+        """The facts about the positions."""
+        return POSITIONS.get(self.positions, PositionsKind(self.positions))
+
+    @property
     def has_attention(self) -> bool:
         """Whether the encoder may have attention. This is True for Transformers and for a user's own encoder."""
         return self.kind.has_attention
@@ -282,7 +287,7 @@ class Architecture:
         """Whether an array may have `max_position` rows. Otherwise `max_position` can be changed without new weights. A user's
         own encoder or positions may have such an array."""
         own = is_in_file(self.positions) or is_in_file(self.encoder)
-        return self.kind.has_positions and (self.positions == "learned" or own)
+        return self.kind.has_positions and (self.positions_kind.is_learned or own)
 
     @property
     def spells_words(self) -> bool:
@@ -514,9 +519,9 @@ def _check_block(c: Architecture) -> None:
             f"model.num_heads={c.num_heads} is not divisible by model.num_key_value_heads={c.num_key_value_heads}; "
             f"set it to one of {', '.join(map(str, divisors))}"
         )
-    if c.positions == "rotary" and c.head_width % 2:
+    if c.positions_kind.is_rotary and c.head_width % 2:
         raise UserError(
-            f"model.positions=rotary needs an even head width, not {c.head_width} "
+            f"model.positions={c.positions} needs an even head width, not {c.head_width} "
             f"(model.hidden_size={c.hidden_size} / model.num_heads={c.num_heads}); choose sizes with an even quotient"
         )
     if c.norm_placement == "post" and not c.first_attention_norm:

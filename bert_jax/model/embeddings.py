@@ -114,7 +114,7 @@ def check_ids(config: ModelConfig, **ids: Int[np.ndarray, " ..."] | Int[Array, "
         "position_ids": (
             config.max_position,
             "the row is longer than the position table: shorten it, or raise model.max_position"
-            + ("" if config.positions == "learned" else " (python -m bert_jax.convert --max-position=N)"),
+            + ("" if config.positions_kind.is_learned else " (python -m bert_jax.convert --max-position=N)"),
         ),
     }
     if not config.kind.has_positions:  # these models have no other tables

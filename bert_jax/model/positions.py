@@ -155,7 +155,8 @@ def positions_class(config: ModelConfig) -> type[Any]:
 @functools.cache
 def _kind(positions: str) -> type[Any]:
     """Loads the class once, so that changes to the file during a run have no effect."""
-    kind: type[Any] = load_named(positions, POSITIONS, "config.model.positions")
+    places = {name: known.place for name, known in POSITIONS.items()}
+    kind: type[Any] = load_named(positions, places, "config.model.positions")
     if not isinstance(kind, type) or not any(hasattr(kind, place) for place in (*PLACES, "table")):
         raise UserError(
             f"config.model.positions={positions} is not a class with one of the methods {', '.join(PLACES)}; see "
@@ -182,7 +183,7 @@ def acts_on(config: ModelConfig, place: str) -> bool:
 def fixed_table(config: ModelConfig) -> Float32[np.ndarray, "S D"] | None:
     """Returns the fixed table that the positions add to the embeddings. Returns None if there is no fixed table, or if the
     positions also change queries, keys or scores."""
-    if not config.kind.has_positions or config.positions == "learned" or not hasattr(positions_class(config), "table"):
+    if not config.kind.has_positions or not hasattr(positions_class(config), "table"):
         return None
     if acts_on(config, "queries_and_keys") or acts_on(config, "scores"):
         return None

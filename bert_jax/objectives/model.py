@@ -57,7 +57,7 @@ class Model:
         c = self.config
         heads = max(1, round(c.num_heads * fraction))
         head_width = max(1, round(c.hidden_size * fraction / heads))
-        if c.positions == "rotary":
+        if c.positions_kind.is_rotary:
             head_width += head_width % 2
         width = head_width * heads
         if c.kind.is_lstm:

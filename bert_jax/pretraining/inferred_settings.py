@@ -197,7 +197,7 @@ def _require_effect_on_model(experiment: PretrainingExperiment, refuse: Callable
         for name in ("sliding_radius", "sliding_rotary_theta"):
             remedy = "list sliding layers in config.model.layer_types, or leave it out"
             refuse(f"model.{name}", "no layer is sliding", remedy)
-    if model.positions != "rotary":
+    if not model.positions_kind.is_rotary:
         for name in ("rotary_theta", "sliding_rotary_theta", "rotary_pairing"):
             remedy = "set config.model.positions=rotary, or leave it out"
             refuse(f"model.{name}", f"config.model.positions is {model.positions}", remedy)

@@ -370,7 +370,7 @@ class Family:
 def _normal(config: ModelConfig) -> Architecture:
     """Normalises the architecture of `config`, so that settings with the same meaning are equal."""
     c = config.architecture
-    sliding, rotary = "sliding" in c.layer_types, c.positions == "rotary"
+    sliding, rotary = "sliding" in c.layer_types, c.positions_kind.is_rotary
     theta = c.rotary_theta if c.sliding_rotary_theta is None else c.sliding_rotary_theta
     return dataclasses.replace(
         c,
