@@ -42,7 +42,7 @@ from bert_jax.data.corpus.workers import Report, run_jobs
 from bert_jax.data.tokenizers.tokenizer import CONFIG_FILE, Tokenizer, load_tokenizer
 from bert_jax.errors import UserError
 from bert_jax.files import Json, JsonObject
-from bert_jax.interface.named import file_record
+from bert_jax.interface.named import Record, file_record
 from bert_jax.interface.progress import Progress
 from bert_jax.interface.words import byte_unit, counted
 from bert_jax.storage.fetching import name_in_bucket
@@ -239,11 +239,26 @@ def _pairs_name(item: Item) -> str:
     return name_in_bucket(str(item.pairs)) if item.pairs else ""
 
 
+def _own_records(config: BuildConfig) -> list[Record]:
+    """Returns the records of the user's files that define source functions."""
+    every = (*config.sources, *config.eval_sources)
+    own = [file_record(source.name, source.flag) for source in every if source.kind == "own"]
+    return [record for record in own if record]
+
+
 def _own_files(config: BuildConfig) -> JsonObject:
     """Returns the paths and SHA-256 hashes of the user's files that define source functions."""
-    every = (*config.sources, *config.eval_sources)
-    own = [file_record(source.name, "--source") for source in every if source.kind == "own"]
-    return {"own_files": [[record["path"], record["sha256"]] for record in own if record]} if own else {}
+    own = _own_records(config)
+    return {"own_files": [[record["path"], record["sha256"]] for record in own]} if own else {}
+
+
+def _own_texts(config: BuildConfig) -> JsonObject:
+    """Returns the texts of these files and of the user's files that they import, by path. They are only in the manifest. A build
+    compares its settings with those of an earlier start, perhaps of an older version, and the hashes suffice for this."""
+    texts: dict[str, str] = {}
+    for record in _own_records(config):
+        texts |= {record["path"]: record["source"], **record.get("imports", {})}
+    return {"own_texts": texts} if texts else {}
 
 
 def _is_finished(directory: pathlib.Path, config: BuildConfig) -> bool:
@@ -491,6 +506,7 @@ def _finish(
         "splits": {split: _sum(content["splits"][split] for content in contents) for split in SPLITS},
         "sources": [str(source) for source in config.sources],
         **_own_files(config),
+        **_own_texts(config),
         **({"languages": [*languages]} if languages else {}),
         "layouts": _layouts(items),
         "read": _sum(content["read"] for content in contents),

@@ -63,6 +63,19 @@ def test_a_corpus_holds_the_tokens_of_its_text_in_order(tmp_path, text_file, bui
     assert train.num_sentences + eval_split.num_sentences == sum(text.count("\n") + 1 for text in english(300))
 
 
+def test_the_manifest_has_the_texts_of_the_user_files_of_a_source(tmp_path, text_file, build):
+    (other := tmp_path / "words.py").write_text(f"TEXTS = {english(40)!r}\n")
+    (own := tmp_path / "own.py").write_text("from words import TEXTS\ndef texts():\n    return TEXTS\n")
+    build(tmp_path / "corpus", f"{own}:texts", shards=1)
+    settings, manifest = (files.read_json(tmp_path / "corpus" / name) for name in ("settings.json", "manifest.json"))
+    assert manifest["own_files"] == settings["own_files"]
+    assert [path for path, _ in manifest["own_files"]] == [str(own)]
+    assert manifest["own_texts"] == {str(path): path.read_text() for path in (own, other)}
+    assert "own_texts" not in settings, "a build that an older version began continues"
+    build(tmp_path / "plain", f"text:{text_file}", shards=1)
+    assert not [key for key in files.read_json(tmp_path / "plain" / "manifest.json") if key.startswith("own")]
+
+
 def test_hosts_that_share_a_build_make_the_same_corpus_and_the_last_one_completes_it(tmp_path, text_file, build, capsys):
     build(tmp_path / "one", f"text:{text_file}", shards=5)
     shared = tmp_path / "shared"
