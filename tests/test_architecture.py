@@ -128,10 +128,10 @@ def test_the_model_does_not_depend_on_a_mesh():
     assert {name(path) for path in MODULES if folder(path) == "model" and ambient.search(path.read_text())} <= allowed
 
 
-def test_no_code_tells_encoders_or_positions_apart_by_their_names():
-    """A new encoder is one file and one line: other code reads the facts in `ModelConfig.kind`, and those of positions in
-    `ModelConfig.positions_kind`. The format tf1 is BERT's."""
-    by_name = re.compile(r"""\b(encoder|positions)\)?\s*(==|!=|(not )?in)\s*[("'{\[]""")
+def test_no_code_tells_encoders_positions_or_norms_apart_by_their_names():
+    """A new one is one file and one line: other code reads the facts in `ModelConfig.kind`, `positions_kind` and `norm_kind`. The
+    format tf1 is BERT's."""
+    by_name = re.compile(r"""\b(encoder|positions|norm)\)?\s*(==|!=|(not )?in)\s*[("'{\[]""")
     assert {name(path) for path in MODULES if by_name.search(path.read_text())} <= {"bert_jax/interop/conversion.py"}
 
 

@@ -25,8 +25,8 @@ In: `Tokens`, int32 arrays of token ids, types, positions and sequence ids. Out:
     cached_decoding.py  next-token logits of a left-to-right model, with a cache of keys and values
 
 To add an encoder, a position embedding, an activation or a norm, write an object in one file and add a line to the dict below.
-Other code asks for the facts in the line of an encoder (`ModelConfig.kind`) or of positions (`ModelConfig.positions_kind`), never
-for the name. An object is imported when it is used.
+Other code asks for the facts in the line of an encoder, of positions or of a norm (`ModelConfig.kind`, `positions_kind` and
+`norm_kind`), never for the name. An object is imported when it is used.
 """
 
 from __future__ import annotations
@@ -133,11 +133,24 @@ ACTIVATIONS: Mapping[str, str] = {
 }
 """`config.model.activation` -> an elementwise function."""
 
-NORMS: Mapping[str, str] = {
-    "layer_norm": "bert_jax.model.layers:standardise",
-    "rms_norm": "bert_jax.model.layers:divide_by_root_mean_square",
+
+class NormKind(NamedTuple):
+    """The function of a norm, and the facts about it that `ModelConfig` and the kernels need. They are known without importing
+    jax. A user's own norm has the defaults."""
+
+    place: str
+    """The function of (float32 array, epsilon) that normalises the last axis, before scale and bias."""
+    has_bias: bool = True
+    """Whether the setting `norm_bias` applies. If not, there is never a bias."""
+    has_kernel: bool = False
+    """Whether the kernels of the fused residual norm compute this function."""
+
+
+NORMS: Mapping[str, NormKind] = {
+    "layer_norm": NormKind("bert_jax.model.layers:standardise", has_kernel=True),
+    "rms_norm": NormKind("bert_jax.model.layers:divide_by_root_mean_square", has_bias=False),
 }
-"""`config.model.norm` -> a function of (float32 array, epsilon) that normalises the last axis, before scale and bias."""
+"""`config.model.norm` -> its function and facts."""
 
 
 def encoder_classes(config: ModelConfig) -> tuple[Any, Any]:

@@ -13,7 +13,7 @@ from bert_jax.errors import UserError, nearest
 from bert_jax.interface.named import is_in_file, split_named
 from bert_jax.interface.ranges import Dropout, Epsilon, NamedIn, OneOf, check_ranges
 from bert_jax.interface.words import counted
-from bert_jax.model import ACTIVATIONS, ENCODERS, NORMS, POSITIONS, EncoderKind, PositionsKind
+from bert_jax.model import ACTIVATIONS, ENCODERS, NORMS, POSITIONS, EncoderKind, NormKind, PositionsKind
 
 DTYPES = ("float32", "bfloat16")
 REMAT = ("none", "dots", "full")
@@ -271,6 +271,11 @@ class Architecture:
     def positions_kind(self) -> PositionsKind:
         """The facts about the positions."""
         return POSITIONS.get(self.positions, PositionsKind(self.positions))
+
+    @property
+    def norm_kind(self) -> NormKind:
+        """The facts about the norm."""
+        return NORMS.get(self.norm, NormKind(self.norm))
 
     @property
     def has_attention(self) -> bool:

@@ -354,14 +354,15 @@ def norm_parameters(module: nn.Module, width: int, config: ModelConfig) -> NormP
     scale = bias = None
     if config.norm_scale:
         scale = parameter(module, "scale", nn.initializers.ones, ("norm",), (width,))
-        if config.norm_bias and config.norm != "rms_norm":
+        if config.norm_bias and config.norm_kind.has_bias:
             bias = parameter(module, "bias", nn.initializers.zeros, ("norm",), (width,))
     return NormParameters(scale, bias, config.layer_norm_epsilon, config.norm)
 
 
 def normalise(x: Float[Array, "*shape D"], norm: NormParameters) -> Float[Array, "*shape D"]:
     """Normalises the last axis in float32. The result has the dtype of x."""
-    function: Callable[..., Array] = load_named(norm.kind, NORMS, "config.model.norm")
+    places = {name: known.place for name, known in NORMS.items()}
+    function: Callable[..., Array] = load_named(norm.kind, places, "config.model.norm")
     if is_in_file(norm.kind):
         require_call(function, "x, epsilon", f"config.model.norm={norm.kind}")
     y, leading = function(x.astype(jnp.float32), norm.epsilon), x.ndim - 1

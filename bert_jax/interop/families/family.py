@@ -375,7 +375,7 @@ def _normal(config: ModelConfig) -> Architecture:
     return dataclasses.replace(
         c,
         num_key_value_heads=c.key_value_heads,
-        norm_bias=c.norm_bias and c.norm_scale and c.norm != "rms_norm",
+        norm_bias=c.norm_bias and c.norm_scale and c.norm_kind.has_bias,
         layer_types=c.layer_types if sliding else (),
         sliding_radius=c.sliding_radius if sliding else 0,
         rotary_theta=c.rotary_theta if rotary else 1.0,

@@ -205,7 +205,7 @@ def _unsupported_function(config: ModelConfig) -> str | None:
 def _unsupported_norm(config: ModelConfig) -> str | None:
     """Returns the reason, as a clause, if no device has a LayerNorm(x + dropout(y)) kernel that supports the model. Otherwise
     returns None."""
-    if (config.norm, config.norm_scale) != ("layer_norm", True):
+    if not (config.norm_kind.has_kernel and config.norm_scale):
         return "the fused residual norm is a LayerNorm with a scale, and the model has a different norm"
     return None
 
