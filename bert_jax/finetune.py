@@ -48,7 +48,7 @@ from bert_jax.model.config import Execution
 from bert_jax.objectives.losses import Sums
 from bert_jax.runtime.goodput import TimeCategory, goodput_line
 from bert_jax.runtime.launch import Run, start_run
-from bert_jax.runtime.workdir import MODEL, RESULTS, recorded_files_named
+from bert_jax.runtime.workdir import FILES, MODEL, RESULTS, own_files, recorded_files_named
 from bert_jax.sharding.device_errors import fits_in_memory
 from bert_jax.sharding.rules import ACTIVATION_RULES
 from bert_jax.tasks.published import published
@@ -173,9 +173,10 @@ def results(
 ) -> JsonObject:
     """Returns the content of `results.json`, which has the final numbers of a run. `logits` are the logits of the best weights
     on each dev split and each labelled test split. `seconds` is the time since the last start. If other systems have published
-    scores, these are included."""
+    scores, these are included. If the configuration names the user's files, their records are included."""
     scored = {split: job.data.task.scores(split, found) for split, found in logits.items()}
     task, training, baselines = job.data.task, job.experiment.training, job.data.baselines
+    files = own_files(job.run.workdir)
     return {
         "task": task.name,
         "metric": task.metric,
@@ -196,6 +197,7 @@ def results(
         "seconds_since_last_start": round(seconds, 1),
         "devices": f"{job.mesh.size} x {job.mesh.devices.flat[0].device_kind}",
         "jax": jax.__version__,
+        **({FILES: files} if files else {}),
     }
 
 

@@ -26,7 +26,7 @@ from bert_jax.interface.words import counted
 from bert_jax.runtime.goodput import combined, goodput_line
 from bert_jax.runtime.launch import Run
 from bert_jax.runtime.processes import ProcessesLost
-from bert_jax.runtime.workdir import METRICS, MODEL, RESULTS
+from bert_jax.runtime.workdir import FILES, METRICS, MODEL, RESULTS
 from bert_jax.sharding.device_errors import OutOfMemory
 from bert_jax.storage.objects import StorageError
 from bert_jax.storage.paths import AnyPath
@@ -119,7 +119,10 @@ def sweep(experiment: FinetuningExperiment, run: Run, train: Train, finish: Fini
     ordered = sorted(finished, key=lambda one: directories.index(one.directory))
     unsaved = _unsaved(ordered)
     if not single:
-        summary = {"best_run": chosen.directory.name, **summarise([one.results for one in ordered])}
+        files = {name: value for name, value in chosen.results.items() if name == FILES}
+        # runs with the same files do not repeat them; after --changed-files, earlier runs may have had others
+        results = [{name: x for name, x in one.results.items() if name not in files or x != files[name]} for one in ordered]
+        summary = {"best_run": chosen.directory.name, **summarise(results), **files}
         summary["ledger"] = combined([one.results["ledger"] for one in ordered if "ledger" in one.results])
         log.info("%s\n%s", table(summary), goodput_line(summary["ledger"]))
         if run.is_first:

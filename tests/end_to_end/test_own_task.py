@@ -53,6 +53,7 @@ def test_a_user_task_is_trained_scored_and_predicted(own: tuple[pathlib.Path, li
     found = results(base / "run")
     assert (found["task"], found["metric"], found["steps"]) == ("colours", "accuracy", 2)
     assert 0 <= found["scores"]["dev"]["accuracy"] <= 1
+    assert found["files"]["task.name"]["source"] == (base / "colours.py").read_text()
     assert (base / "run" / "predictions" / "dev.tsv").read_text().startswith("id\tprediction\tlabel\tP(red)\tP(blue)\n")
     assert predict.status == 0, predict.output
     (line,) = [line for line in predict.output.splitlines() if line.startswith("{")]

@@ -248,6 +248,9 @@ def test_results_have_the_numbers_of_the_run_and_the_scores_of_its_best_weights(
         "NeuralLog": 0.903,
     }
     assert accuracies.items() >= wanted.items()
+    files = {"task.name": {"path": "/house/of/ada/mine.py", "sha256": "0123", "source": "NAMES = ()"}}
+    (tmp_path / "config.json").write_text(json.dumps({"written_by": "bert_jax 1 finetune", "files": files}))
+    assert found(task, {"dev": right, "dev_other": alike})["files"] == files
     best.ensure_saved()
 
 

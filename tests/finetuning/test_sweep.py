@@ -92,6 +92,18 @@ def test_the_best_run_is_exported_and_only_its_weights_are_kept(tmp_path):
     assert summary["best_run"] == whole.runs()[1].name
     assert [r["seed"] for r in summary["runs"]] == [1, 2, 3]
     assert (tmp_path / "metrics.jsonl").is_file(), "this ties the workdir to its configuration"
+    assert "files" not in summary
+
+
+def test_the_results_of_a_sweep_have_the_files_of_the_best_run_and_runs_with_others_have_their_own(tmp_path):
+    def train(one: FinetuningExperiment, directory: pathlib.Path, devices: Sequence[jax.Device]) -> dict[str, Any]:
+        record = {"path": "mine.py", "sha256": "new" if one.seed > 1 else "old", "source": ""}
+        return trained(one, directory, SCORES[one.seed], files={"task.name": record})
+
+    assert sweep(experiment(seeds=[1, 2, 3]), run_in(tmp_path), train, Finished()) == 0
+    summary = summary_of(tmp_path)
+    assert summary["files"]["task.name"]["sha256"] == "new"
+    assert [one.get("files", {}).get("task.name", {}).get("sha256") for one in summary["runs"]] == ["old", None, None]
 
 
 def test_the_figure_shows_all_scores_with_the_best_setting_first(tmp_path, drawn):
