@@ -101,6 +101,10 @@ class Distillation(Objective):
         loss = {"loss": plain.pop("loss")} if "loss" in plain else {}
         return plain | {name: Score(name, count, shown=False) for name, count in TERMS.items()} | loss
 
+    def defined_scores(self) -> set[str]:
+        """Returns the names of all scores of `plain`."""
+        return self.plain.defined_scores()
+
     def summarise(self, sums: Mapping[str, float]) -> dict[str, float]:
         """Adds the loss of `plain` if it is not one of its scores."""
         plain = self.plain.summarise(sums)

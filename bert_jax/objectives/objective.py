@@ -26,6 +26,7 @@ FLOPs, shardings, accumulation, checkpoints, `--replay`, `aot`, studies and the 
 from __future__ import annotations
 
 import abc
+import contextlib
 import copy
 import dataclasses
 import functools
@@ -46,7 +47,7 @@ from bert_jax.model.layers import Seed
 from bert_jax.objectives.flops import computed_shapes, countable, counted_flops
 from bert_jax.objectives.losses import IGNORED, Sums
 from bert_jax.objectives.model import Batch, Boxed, Model, Params, unboxed
-from bert_jax.objectives.scores import EvalRows, Formula, Majority, Score, score_name
+from bert_jax.objectives.scores import EvalRows, Formula, Majority, ReadScores, Score, score_name
 
 if TYPE_CHECKING:  # training steps do not load a corpus, and pretraining does not load any tasks
     from bert_jax.data.corpus.store import Corpus
@@ -163,7 +164,8 @@ class Objective(abc.ABC):
 
     def corpus_parameters(self, corpus: Corpus) -> Mapping[tuple[str, ...], np.ndarray]:
         """Returns path -> array for parameters that describe the training corpus. If the phases train on several corpora,
-        the token counts of `corpus` are the sums of theirs.
+        the token counts of `corpus` are the sums of theirs. Each array has the shape of its parameter, and is converted to the
+        parameter's dtype.
 
         The arrays are initial values, and may be trained. An array that is never trained needs a name in
         `model.layers.VOCABULARY_ARRAYS`, such as "counts", since weight decay shrinks other arrays also without a gradient."""
@@ -288,8 +290,8 @@ class Objective(abc.ABC):
 
     def check(self, key: str) -> None:
         """Raises UserError if a parameter has no axis names or is not in nested dicts, if a setting is not hashable, if the sums
-        and counts do not fit the scores or are not float32, if rows are compared with each other, or if the loss is not linear in
-        the sums. `key` names the objective in messages."""
+        and counts do not fit the scores or are not float32, if a formula reads a score that does not exist, if rows are compared
+        with each other, or if the loss is not linear in the sums. `key` names the objective in messages."""
         calls = {"parameters": "model, key", "sums": "params, batch, seed", "counts": "batch", "loss": "sums, counts"}
         for method, arguments in calls.items():
             require_call(getattr(self, method), arguments, f"{key}: {method}")
@@ -326,6 +328,7 @@ class Objective(abc.ABC):
             if part not in sums | counts:
                 hint = nearest(part, sorted(sums | counts))
                 raise UserError(f"{key}: {what} needs {part!r}, which neither sums nor counts returns; {hint}")
+        self.check_formulas(key)
 
         def loss(scale: float, shift: float) -> Float[Array, ""]:
             numbers = {name: jnp.float32(scale * (3 + i) + shift * (1 + 5 * i % 7)) for i, name in enumerate(sorted(sums))}
@@ -339,6 +342,29 @@ class Objective(abc.ABC):
                 f"{key}: loss is not linear in the sums, so microbatches would not add up to the whole batch; divide "
                 "sums only by counts"
             )
+
+    def check_formulas(self, key: str) -> None:
+        """Raises UserError if a formula of `scores` reads a score that is not computed before the formula. With `get` and `in`,
+        it may also read a score that the class defines but this model lacks. `key` names the objective in messages."""
+        named, before = self.named_scores(), dict[str, float]()
+        optional = self.defined_scores() - named.keys() - {"loss"}
+        for name, formula in named.items():
+            if not isinstance(formula, Score):
+                what = f"{key}: the formula of the score {name!r}"
+                require_call(formula, "scores", what)
+                scores = ReadScores(before, optional)
+                with contextlib.suppress(ArithmeticError, ValueError):  # the formula may not be defined for these numbers
+                    formula(scores)
+                if scores.absent:
+                    part = scores.absent[0]
+                    later = part in named and part != name
+                    hint = "move the formula after it" if later else nearest(part, named.keys() - {name})
+                    raise UserError(f"{what} reads {part!r}, which is not a score before it; {hint}")
+            before[name] = 1.0
+
+    def defined_scores(self) -> set[str]:
+        """Returns the names of all scores of this class and of the classes from which it inherits."""
+        return {score_name(title) for kind in type(self).__mro__ for title in getattr(kind, "scores", {})}
 
     def _checked(self, key: str, what: str, made: Any) -> set[str]:
         """Checks the sums or counts returned by `what`, and returns their names."""

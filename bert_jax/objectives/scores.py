@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -56,6 +56,35 @@ def score_name(title: str) -> str:
 def perplexity(loss: float) -> float:
     """Returns exp(loss), or infinity if exp would overflow."""
     return math.exp(loss) if loss < 700 else math.inf if loss >= 700 else math.nan
+
+
+class ReadScores(dict[str, float]):
+    """Scores for a trial of a formula. `absent` holds the names that the formula reads although they are not scores. `get` and
+    `in` may also read the `optional` names."""
+
+    def __init__(self, scores: Mapping[str, float], optional: Collection[str]):
+        super().__init__(scores)
+        self._optional = optional
+        self.absent: list[str] = []
+
+    def __bool__(self) -> bool:
+        return True  # a formula may return None without reading if there are no scores
+
+    def __missing__(self, name: str) -> float:
+        self.absent.append(name)
+        return 1.0
+
+    def __contains__(self, name: object) -> bool:
+        found = super().__contains__(name)
+        if not found and name not in self._optional:
+            self.absent.append(str(name))
+        return found
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """Returns a score, or `default` if it does not exist."""
+        if name in self:
+            return self[name]
+        return default
 
 
 def perplexity_formula(name: str) -> Formula:

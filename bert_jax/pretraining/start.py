@@ -22,7 +22,7 @@ from bert_jax.configs.experiment_files import with_defaults
 from bert_jax.configs.pretraining import ROTARY_KEYS, PretrainingExperiment
 from bert_jax.data.corpus.store import TOKENIZER, Corpus, open_splits
 from bert_jax.data.tokenizers.tokenizer import VocabularyInfo
-from bert_jax.errors import UserError
+from bert_jax.errors import UserError, nearest
 from bert_jax.files import JsonObject
 from bert_jax.interface.named import by_content
 from bert_jax.interface.ranges import whole_number
@@ -88,8 +88,18 @@ def _is_fixed(path: Sequence[str]) -> bool:
 
 
 def _with_facts(state: TrainState, facts: Mapping[tuple[str, ...], np.ndarray]) -> TrainState:
+    """Raises UserError if a fact is not a parameter or has another shape than the parameter."""
     flat = flatten_dict(state.params)
-    flat |= {path: jax.device_put(value, flat[path].sharding) for path, value in facts.items()}
+    for path, value in facts.items():
+        name = "/".join(path)
+        what = f"config.objective: corpus_parameters returns {name!r}"
+        if path not in flat:
+            raise UserError(f"{what}, which is not a parameter; {nearest(name, ('/'.join(known) for known in flat))}")
+        if np.shape(value) != flat[path].shape:
+            raise UserError(
+                f"{what} with the shape {np.shape(value)}, but the parameter has {flat[path].shape}; return that shape"
+            )
+        flat[path] = jax.device_put(np.asarray(value, flat[path].dtype), flat[path].sharding)
     return dataclasses.replace(state, params={**state.params, **unflatten_dict(flat)}) if facts else state
 
 

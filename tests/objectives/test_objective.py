@@ -13,11 +13,13 @@ import pytest
 from bert_jax.errors import UserError
 from bert_jax.interface.named import load_named
 from bert_jax.model.config import ModelConfig
+from bert_jax.objectives.config import PretrainingDistillation
+from bert_jax.objectives.distillation import Distillation
 from bert_jax.objectives.flops import model_row_flops
 from bert_jax.objectives.mlm_nsp import MlmNsp
 from bert_jax.objectives.model import Model, another_seed, apply_dense, dense, gumbel, sampled, unboxed, with_predictions
 from bert_jax.objectives.objective import CENTRES, MASKED, NEXT, TRANSLATED, Objective, abstract_rows
-from bert_jax.objectives.scores import majority_baseline
+from bert_jax.objectives.scores import majority_baseline, perplexity_formula, sum_formula
 from tests.model.lowbias32 import hashed
 from tests.objectives.scored import MODELS, ONE_LAYER, objective_of
 from tests.random_rows import TINY, random_batch
@@ -114,6 +116,14 @@ def test_an_objective_needs_no_own_counts_for_any_rows(rows: str, counts: set[st
         ({"scores": {"my loss": ("mene", "masked")}}, "it: the score 'my loss' needs 'mene', which neither sums nor"),
         ({"scores": {"my loss": ("mine", "maskd")}}, "which neither sums nor counts returns; did you mean 'masked'?"),
         ({"scores": {}}, "it has no scores; give it one"),
+        (
+            {"scores": {**Good.scores, "loss": sum_formula("my_los")}},
+            "it: the formula of the score 'loss' reads 'my_los', which is not a score before it; did you mean 'my_loss'?",
+        ),
+        ({"scores": {**Good.scores, "perplexity": perplexity_formula("mine_loss")}}, "'perplexity' reads 'mine_loss', which"),
+        ({"scores": {**Good.scores, "mean": lambda scores: scores["half"] / 2}}, "the score 'mean' reads 'half', which is not a"),
+        ({"scores": {"loss": sum_formula("my_loss"), **Good.scores}}, "'my_loss', which is not a score before it; move the"),
+        ({"scores": {**Good.scores, "mean": lambda: 0.0}}, "'mean' must be a function of (scores), but it cannot be called"),
         (
             {"baselines": {"my lss": majority_baseline("mine", "tokens")}},
             "'my lss', which is not a score; did you mean 'my loss'?",
@@ -336,6 +346,14 @@ def test_row_losses_are_means_over_their_targets_whether_from_the_sums_of_an_obj
         assert float(losses[name][-1]) == 0
     without_pairs = MlmNsp().for_model(Model(ONE_LAYER))
     assert jax.eval_shape(without_pairs.row_losses, drawn(without_pairs), batch).keys() == {"mlm_loss"}
+
+
+def test_formulas_may_read_scores_that_a_model_lacks_and_need_not_be_defined_for_all_numbers():
+    """Without pairs, the loss of BERT's objective is a sum with the missing score "nsp_loss"."""
+    plain = objective_of("mlm", False)
+    taught = Distillation(plain, PretrainingDistillation()).for_model(plain.model)
+    for objective in (plain, taught, changed(scores={**Good.scores, "gain": lambda scores: 1 / (scores["my_loss"] - 1)})):
+        objective.check_formulas("it")
 
 
 @dataclasses.dataclass(frozen=True)

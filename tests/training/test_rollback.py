@@ -161,7 +161,7 @@ def test_the_counts_are_those_of_the_corpora_of_all_phases(init_state: str, monk
 
     class Mine(SkipGram):
         def corpus_parameters(self, corpus: Corpus) -> dict[tuple[str, ...], np.ndarray]:
-            return {**super().corpus_parameters(corpus), ("bias",): np.float32(corpus.token_counts)}
+            return {**super().corpus_parameters(corpus), ("bias",): corpus.token_counts}
 
     size = CORPUS.vocabulary.size
     model = dataclasses.replace(TINY, encoder="static", num_layers=0, vocab_size=size, vocab_multiple=1)
@@ -176,6 +176,22 @@ def test_the_counts_are_those_of_the_corpora_of_all_phases(init_state: str, monk
         found = begun(model, params, of_phases=corpora, objective=objective, init_state=init_state).params
         np.testing.assert_array_equal(found["skip_gram_head"]["counts"], wanted)
         np.testing.assert_array_equal(found["bias"], params["bias"] if init_state else wanted)
+        assert found["bias"].dtype == jnp.float32
+
+
+@pytest.mark.parametrize(
+    ("path", "shape", "says"),
+    [
+        (("head", "count"), (3,), "returns 'head/count', which is not a parameter; did you mean 'head/counts'?"),
+        (("head", "counts"), (4,), "returns 'head/counts' with the shape (4,), but the parameter has (3,); return that"),
+    ],
+)
+def test_an_array_of_the_corpus_that_does_not_fit_a_parameter_is_refused(path: tuple[str, ...], shape: tuple[int], says: str):
+    model = dataclasses.replace(TINY, encoder="static", num_layers=0)
+    objective = types.SimpleNamespace(corpus_parameters=lambda corpus: {path: np.zeros(shape)})
+    with pytest.raises(UserError) as error:
+        begun(model, {"head": {"counts": np.zeros(3)}}, objective=objective)
+    assert says in str(error.value)
 
 
 def test_a_character_model_starts_with_the_characters_of_the_pieces():
