@@ -182,7 +182,7 @@ def unboxed(boxed: Boxed) -> Params:
 # ------------------------------------------------------------------------------------------------------ for objectives' own parts
 def dense(inputs: int, outputs: int, key: Key[Array, ""], stddev: float = 0.02) -> Boxed:
     """Returns the initial parameters of a dense layer for `apply_dense`: kernel [inputs, outputs], bias [outputs]."""
-    kernel = named(truncated_normal(stddev), "embed", None)(key, (inputs, outputs))
+    kernel = named(truncated_normal(stddev), "embed", None, product=(1, 1))(key, (inputs, outputs))
     return {"kernel": kernel, "bias": named(nn.initializers.zeros, None)(key, (outputs,))}
 
 

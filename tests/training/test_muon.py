@@ -22,6 +22,7 @@ from bert_jax.model.heads.bert_with_head import initial_label_parameters
 from bert_jax.model.pretraining import abstract_parameters
 from bert_jax.objectives.config import PretrainingDistillation
 from bert_jax.objectives.distillation import projection_parameters
+from bert_jax.objectives.model import dense
 from bert_jax.pretraining.program import pretraining_program
 from bert_jax.sharding.config import MeshConfig
 from bert_jax.sharding.mesh import make_mesh
@@ -68,7 +69,7 @@ def test_every_kernel_of_an_lstm_is_a_matrix_for_each_direction(name: str):
         assert [axis for axis in names if axis in ("in", "out")] == ["in", *["out"] * outputs[kind]], kind
 
 
-def test_the_kernels_of_a_decoder_and_of_a_projection_are_matrices():
+def test_the_kernels_of_a_decoder_of_a_projection_and_of_an_objectives_own_layer_are_matrices():
     cove = dataclasses.replace(TINY, encoder="cove", decoder_layers=1)
     found = axes(described(abstract_parameters(cove)))
     assert found["decoder/feed"].axes == ("in", "out", "out")
@@ -76,6 +77,9 @@ def test_the_kernels_of_a_decoder_and_of_a_projection_are_matrices():
     settings = PretrainingDistillation(hidden_weight=1.0, teacher_width=24)
     boxed = jax.eval_shape(lambda: projection_parameters(settings, 16, jax.random.key(0)))
     assert [p.axes for p in axes(described(boxed)).values()] == [("in", "out")]
+    own = jax.eval_shape(lambda: dense(16, 2, jax.random.key(0)))
+    assert {name: p.axes for name, p in axes(described(own)).items()} == {"kernel": ("in", "out"), "bias": ("",)}
+    assert (own["kernel"].names, own["kernel"].value.shape) == (("embed", None), (16, 2)), "the sharding stays the same"
 
 
 def few(tree):
