@@ -438,7 +438,7 @@ class Sinks:
                     self._written[name] += 1
                     if time.monotonic() >= end:
                         break
-            except Exception as error:  # any exception may occur, since a sink may be user code or use a network
+            except (Exception, SystemExit) as error:  # a sink may be user code, use a network, or call sys.exit
                 again = isinstance(error, OSError)
                 if not _is_of_connection(error):
                     self._close(name)
@@ -463,12 +463,12 @@ class Sinks:
 
     def _close(self, name: str) -> None:
         close = getattr(self._open.pop(name, None), "close", None)
-        with contextlib.suppress(Exception):
+        with contextlib.suppress(Exception, SystemExit):
             if close:
                 close()
 
 
-def _is_of_connection(error: Exception) -> bool:
+def _is_of_connection(error: BaseException) -> bool:
     """Returns whether an exception is an OSError of a connection. Those of requests and urllib have no errno."""
     return isinstance(error, OSError) and (error.errno is None or isinstance(error, ConnectionError | TimeoutError))
 

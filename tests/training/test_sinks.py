@@ -40,6 +40,9 @@ class Refused(Kept):
             self.made.append(None)
             raise FAILURE
         super().write(step, numbers)
+class Exits(Kept):
+    def write(self, step, numbers): raise SystemExit(3)
+    def close(self): raise SystemExit(4)
 class Never:
     def __init__(self, workdir, config): raise RuntimeError("not today")
 """
@@ -84,7 +87,7 @@ def test_a_sink_gets_the_configuration_and_all_earlier_numbers_and_is_closed(tmp
     assert (sink.config, sink.rows, sink.closed) == ({"seed": 7}, [(1, 1.0), (2, 2.0)], True)
 
 
-@pytest.mark.parametrize("name", ["Fails", "Never"])
+@pytest.mark.parametrize("name", ["Fails", "Never", "Exits"])
 def test_an_error_of_a_sink_is_logged_once_and_others_continue(
     tmp_path: pathlib.Path, own: str, name: str, caplog: pytest.LogCaptureFixture
 ):
