@@ -495,8 +495,8 @@ EQUIVALENT: list[Equivalent] = [
     ),
     Equivalent(
         "bert_jax/objectives/objective.py",
-        "batch = abstract_rows(CHECKED_ROWS, 16, 4, targets=self.rows)",
-        "batch = abstract_rows(CHECKED_ROWS, 17, 4, targets=self.rows)",
+        "batch = abstract_rows(rows, 16, 4, targets=self.rows)",
+        "batch = abstract_rows(rows, 17, 4, targets=self.rows)",
         "the check of an objective takes rows of any length",
     ),
     Equivalent(
@@ -1095,8 +1095,8 @@ EQUIVALENT: list[Equivalent] = [
     ),
     Equivalent(
         "bert_jax/objectives/objective.py",
-        "batch = abstract_rows(CHECKED_ROWS, 16, 4, targets=self.rows)",
-        "batch = abstract_rows(CHECKED_ROWS, 16, 5, targets=self.rows)",
+        "batch = abstract_rows(rows, 16, 4, targets=self.rows)",
+        "batch = abstract_rows(rows, 16, 5, targets=self.rows)",
         "the check of an objective takes any number of predictions",
     ),
     Equivalent(

@@ -150,6 +150,15 @@ def test_objectives_that_break_the_contract_are_refused_by_name(parts: dict[str,
     assert says in str(error.value)
 
 
+@pytest.mark.parametrize("size", [211, 2 * 10_007])
+def test_an_array_that_is_not_rows_x_rows_is_accepted_whatever_its_size(size: int):
+    def sums(self: Objective, params: Any, batch: Any, seed: Any) -> Any:
+        flat = jnp.arange(len(batch["input_ids"])) * 16 + jnp.int32(len(batch["input_ids"]) * 16 * 30_000)
+        return {"mine": (flat[:, None] + jnp.zeros((1, size))).sum()}
+
+    changed(sums=sums).check("it")
+
+
 def test_random_words_of_a_part_of_the_batch_equal_those_of_the_whole():
     @jax.jit
     def words(logits):
