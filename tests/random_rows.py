@@ -29,10 +29,9 @@ def objective_for(config: ModelConfig, next_sentence: bool = True, **settings: A
 
 
 def program_for(objective: Any, optimizer: Any, learning_rate: Any = lambda step, scalars: 1e-3, **further: Any) -> Program:
-    """Returns the program of such an objective on one device."""
-    mesh = make_mesh(MeshConfig(), jax.devices()[:1])
-    wanted = {"parameters": {}, "clip_norm": 1.0} | further
-    return Program(objective=objective, optimizer=optimizer, learning_rate=learning_rate, mesh=mesh, **wanted)
+    """Returns the program of such an objective on one device, or on another `mesh`."""
+    wanted = {"parameters": {}, "clip_norm": 1.0, "mesh": make_mesh(MeshConfig(), jax.devices()[:1])} | further
+    return Program(objective=objective, optimizer=optimizer, learning_rate=learning_rate, **wanted)
 
 
 def forward(config: ModelConfig, params: Any, batch: Any, seed: Any, next_sentence: bool = True) -> Any:

@@ -37,7 +37,6 @@ class Bilm(WordPrediction):
 
     def sums(self, params: Params, batch: Batch, seed: Seed | None) -> Sums:
         """Returns the summed cross-entropies and correct predictions of both directions."""
-        batch = self.model.in_whole_tiles(batch)
         outputs = self.model.logits(params, batch, seed)
         found: Sums = {}
         for logits, targets in zip((outputs["mlm_logits"], outputs["backward_logits"]), bilm_targets(batch), strict=True):

@@ -125,7 +125,6 @@ class Distillation(Objective):
         if self.teacher is None:
             own = {part: tree for part, tree in params.items() if part != PROJECTION}
             return self.plain.sums(own, batch, seed)
-        batch = self.model.in_whole_tiles(batch)
         ours, theirs = self._outputs(self.teacher, params, batch, seed)
         found = self.plain.output_sums(ours, batch)
         with jax.named_scope("distillation"):

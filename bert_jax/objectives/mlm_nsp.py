@@ -50,7 +50,6 @@ class MlmNsp(WordPrediction):
 
     def sums(self, params: Params, batch: Batch, seed: Seed | None) -> Sums:
         """Returns the summed losses and correct predictions of both tasks."""
-        batch = self.model.in_whole_tiles(batch)
         return self.output_sums(self.model.logits(params, batch, seed), batch)
 
     def output_sums(self, outputs: Mapping[str, Float[Array, "B ..."]], batch: Batch) -> Sums:

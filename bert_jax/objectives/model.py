@@ -17,9 +17,8 @@ from bert_jax.model.bert import Bert
 from bert_jax.model.config import ModelConfig
 from bert_jax.model.heads.pretraining_heads import MaskedLanguageModelHead, NextSentenceHead, Pooler, SoftmaxHead
 from bert_jax.model.layers import Seed, hash_word, named, random_words, truncated_normal
-from bert_jax.model.pretraining import SkipGramHead, pretraining_model, whole_tiles
+from bert_jax.model.pretraining import SkipGramHead, pretraining_model
 from bert_jax.model.tokens import Tokens
-from bert_jax.objectives.losses import IGNORED
 
 Batch = dict[str, Num[Array, "B ..."]]
 """Name -> array of a batch."""
@@ -141,12 +140,6 @@ class Model:
         hidden = self.encode_at(params, batch["masked_positions"], batch, seed)
         table = params["embeddings"]["word_embeddings"]["embedding"]
         return cast(Array, MaskedLanguageModelHead(self.config).apply({"params": head}, hidden, table))
-
-    def in_whole_tiles(self, batch: Batch) -> Batch:
-        """Returns `batch` for objectives whose `sums` read both "masked_positions" and "masked_targets". On a TPU, unused slots
-        are added to both, so that the logits fill whole tiles (see `whole_tiles`)."""
-        fills = {"masked_positions": 0, "masked_targets": IGNORED}
-        return batch | {name: whole_tiles(batch[name], self.config.target.platform, fill) for name, fill in fills.items()}
 
     def logits(self, params: Params, batch: Batch, seed: Seed | None = None) -> dict[str, Float[Array, "B ..."]]:
         """Returns the logits of the heads of `pretraining_model` for this encoder, e.g. "mlm_logits" and "nsp_logits"."""

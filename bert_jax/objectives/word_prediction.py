@@ -66,7 +66,6 @@ class WordPrediction(Objective):
 
     def sums(self, params: Params, batch: Batch, seed: Seed | None) -> Sums:
         """Returns the summed cross-entropies and correct predictions."""
-        batch = self.model.in_whole_tiles(batch)
         return self.word_sums(self.model.logits(params, batch, seed)["mlm_logits"], batch["masked_targets"])
 
     def counts(self, batch: Batch) -> Sums:

@@ -20,7 +20,8 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Bool, Float, Int, Integer, Num, PyTree
 
 from bert_jax.model.layers import Seed, hash_word
-from bert_jax.objectives.losses import Sums
+from bert_jax.model.pretraining import whole_tiles
+from bert_jax.objectives.losses import IGNORED, Sums
 from bert_jax.objectives.model import Batch, Boxed, Params, unboxed
 from bert_jax.objectives.objective import Objective, Teacher
 from bert_jax.sharding.rules import (
@@ -87,6 +88,13 @@ def split_rows(batch: Batch, parts: int) -> dict[str, Num[Array, "{parts} _ ..."
     """Splits arrays [B, ...] into [parts, B / parts, ...]. Part i has the rows i, i + parts, ..., so that every row stays on
     its device."""
     return jax.tree.map(lambda x: x.reshape(x.shape[0] // parts, parts, *x.shape[1:]).swapaxes(0, 1), batch)
+
+
+def in_whole_tiles(batch: Batch, mesh: Mesh) -> Batch:
+    """Returns a batch for a program on `mesh`. On a TPU, unused slots are added to "masked_positions" and "masked_targets", so
+    that the logits of any objective fill whole tiles (see `whole_tiles`)."""
+    platform, fills = mesh.abstract_mesh.abstract_device.platform, {"masked_positions": 0, "masked_targets": IGNORED}
+    return batch | {name: whole_tiles(batch[name], platform, fill) for name, fill in fills.items() if name in batch}
 
 
 Gradients = Callable[[Objective, Params, Batch, Sums, StepSeed, int], tuple[Params, Sums]]
@@ -255,6 +263,7 @@ class Program:
         objective = self.objective
         if self.teacher is not None and teacher is not None:
             objective = objective.with_teacher(dataclasses.replace(self.teacher, params=teacher))
+        batch = in_whole_tiles(batch, self.mesh)
         counts = objective.counts(batch)
         step_seed = StepSeed(scalars["seed"], state.step)
         grads, sums = self._gradients(objective, state.params, batch, counts, step_seed, accumulation)
@@ -265,6 +274,7 @@ class Program:
         is None. Padding rows have no targets and add 0."""
         if self.logits is not None:
             return self.logits(params, batch)
+        batch = in_whole_tiles(batch, self.mesh)
         return self.objective.sums(params, batch, None) | self.objective.counts(batch)
 
     # --------------------------------------------------------------------------------------------------------------- on the mesh

@@ -8,15 +8,15 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
-from jax.sharding import AbstractDevice
+from jax.sharding import AbstractDevice, Mesh
 
 from bert_jax.model.kernels import dispatch
 from bert_jax.objectives.losses import correct_predictions, cross_entropy, smoothed_cross_entropy
-from bert_jax.objectives.model import Model
 from bert_jax.objectives.objective import Objective
 from tests.objectives.scored import objective_of
-from tests.random_rows import TINY, largest_difference, objective_for, random_batch, random_parameters
+from tests.random_rows import TINY, largest_difference, objective_for, program_for, random_batch, random_parameters
 
 
 @pytest.mark.parametrize(
@@ -94,12 +94,11 @@ def test_tpu_padding_does_not_change_sums_or_losses(encoder: str):
     """A program for a TPU computes more slots than the batch has. The additional slots predict nothing."""
     model, batch = dataclasses.replace(TINY, encoder=encoder, num_layers=1), random_batch(rows=4)
     assert batch["masked_positions"].shape[1] % 8
-    for_tpu = dispatch.resolve(model, AbstractDevice(device_kind="TPU v5 lite", num_cores=1, platform="tpu"))
-    padded = Model(for_tpu).in_whole_tiles(batch)
-    assert {padded[name].shape[1] for name in ("masked_positions", "masked_targets")} == {8}
-    assert Model(model).in_whole_tiles(batch).keys() == batch.keys() == padded.keys()
-    params = random_parameters(model)
-    both = jax.jit(lambda params, batch: [objective_for(config).sums(params, batch, None) for config in (for_tpu, model)])
+    chip = AbstractDevice(device_kind="TPU v5 lite", num_cores=1, platform="tpu")
+    for_tpu = objective_for(dispatch.resolve(model, chip))
+    program = program_for(for_tpu, optax.identity(), mesh=Mesh(np.array([chip]), ("data",)))
+    params, plain = random_parameters(model), objective_for(model)
+    both = jax.jit(lambda p, b: [program.evaluate(p, b), plain.sums(p, b, None) | plain.counts(b)])
     found, wanted = both(params, batch)
     assert found.keys() == wanted.keys()
     assert largest_difference(found, wanted) < 1e-4

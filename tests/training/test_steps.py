@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from jax.sharding import AbstractDevice, Mesh
 
 from bert_jax.model.pretraining import abstract_parameters, initial_parameters
 from bert_jax.objectives.losses import cross_entropy
@@ -232,6 +233,32 @@ def test_the_dropout_of_a_step_equals_earlier_versions():
     assert [int(seed) for seed in found] == [
         3578996390, 617439959, 2915265999, 2341559719,
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("platform", "slots"), [("tpu", 16), ("gpu", 11)])
+def test_every_objective_gets_whole_tiles_of_predictions_only_on_a_tpu(platform: str, slots: int):
+    """With other numbers of slots, a TPU copies the logits. An objective of a user does not have to know this."""
+    batch = {"masked_positions": np.full((4, 11), 3, np.int32), "masked_targets": np.full((4, 11), 7, np.int32)}
+    seen: list[dict[str, tuple[int, ...]]] = []
+
+    class Own(Objective):
+        def sums(self, params: Any, batch: Any, seed: Any) -> Any:
+            seen.append({name: x.shape for name, x in batch.items()})
+            return {"loss": params["bias"] * (batch["masked_targets"] * (batch["masked_positions"] + 1)).sum()}
+
+        def counts(self, batch: Any) -> Any:
+            return {"masked": (batch["masked_targets"] != -1).sum().astype(jnp.float32)}
+
+        def loss(self, sums: Any, counts: Any) -> Any:
+            return sums["loss"] / counts["masked"]
+
+    mesh = Mesh(np.array([AbstractDevice(platform, 1, platform)]), ("data",))
+    program = program_for(Own(), optax.identity(), mesh=mesh)
+    state = new_state({"bias": np.float32(1)}, program.optimizer)
+    found = jax.jit(program.evaluate)(state.params, batch)
+    assert found == {"loss": 4 * (11 * 7 * (3 + 1) - (slots - 11)), "masked": 4 * 11}, "unused slots hold 0 and -1"
+    jax.eval_shape(functools.partial(program.train_step, accumulation=2), state, batch, SCALARS)
+    assert [{*rows.values()} for rows in seen[:2]] == [{(4, slots)}, {(2, slots)}]
 
 
 def test_sums_add_up_over_steps_except_for_the_learning_rate():
