@@ -66,7 +66,7 @@ from bert_jax.sharding.mesh import make_mesh
 from bert_jax.sharding.rules import ACTIVATION_RULES, BATCH
 from bert_jax.training.checkpoints import Checkpoints
 from bert_jax.training.compilation import compiled
-from bert_jax.training.exporting import export_trained, on_host
+from bert_jax.training.exporting import export_trained, exported_files, on_host
 from bert_jax.training.log import FIGURE, load_sinks
 from bert_jax.training.loop import Parts, Saver, Stage, due, train
 from bert_jax.training.steps import TrainState, skipped_batches
@@ -221,7 +221,7 @@ def pretrain(
                 alive = functools.partial(run.watchdog.alive, "translating")
                 found |= translation_results(model, splits.train, splits.eval, alive)
         training = training_section(experiment, splits, run_log.scores, files)
-        export_trained(run.workdir, model, {"step": last_step}, found, training)
+        export_trained(run.workdir, model, {"step": last_step, **exported_files(files)}, found, training)
         curves = in_formats(FIGURE, run.figure_formats)[0]
         places = (run.durable(run.workdir / name) for name in (RESULTS, curves, MODEL))
         log.info("%s\nresults: %s\ncurves: %s\nmodel: %s", goodput_line(found["ledger"]), *places)

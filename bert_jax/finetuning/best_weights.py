@@ -19,6 +19,7 @@ from bert_jax.data.corpus.hub import is_hub_name
 from bert_jax.errors import UserError
 from bert_jax.files import JsonObject
 from bert_jax.finetuning.job import Job
+from bert_jax.interface.named import Record
 from bert_jax.interface.words import counted
 from bert_jax.interop.card import Training, read_training
 from bert_jax.interop.huggingface import Model
@@ -27,11 +28,12 @@ from bert_jax.model.heads.head import TaskHead
 from bert_jax.model.heads.span import SpanHead
 from bert_jax.objectives.cross_view import PART as CROSS_VIEW
 from bert_jax.runtime.goodput import TimeCategory
+from bert_jax.runtime.workdir import own_files
 from bert_jax.tasks import ENGLISH
 from bert_jax.tasks.config import OwnDataConfig, TaskConfig
 from bert_jax.tasks.readers.own_data import table_settings, text_columns
 from bert_jax.training.checkpoints import Checkpoints
-from bert_jax.training.exporting import export_trained, on_host
+from bert_jax.training.exporting import export_trained, exported_files, files_in_words, on_host
 from bert_jax.training.steps import TrainState
 
 log = logging.getLogger(__name__)
@@ -123,8 +125,10 @@ class BestWeights:
             settings = text_settings(job.experiment.task, task.name, job.head, unanswerable=unanswerable, threshold=threshold)
             whole = dataclasses.replace(whole, of_pairs=of_pairs, **settings)
             trained = dataclasses.replace(whole, untrained=frozenset(), other_fields={})
-            about: JsonObject = {"task": task.name, "step": int(best["step"])}
-            export_trained(directory, trained, about, None, training_section(job.experiment, task.name, start, results or {}))
+            files = own_files(job.run.workdir)
+            about: JsonObject = {"task": task.name, "step": int(best["step"]), **exported_files(files)}
+            training = training_section(job.experiment, task.name, start, results or {}, files)
+            export_trained(directory, trained, about, None, training)
 
 
 def text_settings(
@@ -149,8 +153,11 @@ def text_settings(
     return {"columns": text_columns(own, head.kind), "reading": reading}
 
 
-def training_section(experiment: FinetuningExperiment, task: str, start: Model, results: JsonObject) -> Training:
-    """Returns the training section of the exported model's card, for a fine-tuning run with these `results`."""
+def training_section(
+    experiment: FinetuningExperiment, task: str, start: Model, results: JsonObject, files: Mapping[str, Record] | None = None
+) -> Training:
+    """Returns the training section of the exported model's card, for a fine-tuning run with these `results`. `files` maps a
+    configuration key to the user's file that the run used."""
     before, _ = read_training(pathlib.Path(start.source)) if start.source else (Training(), "")
     name = experiment.init_from
     scores: list[tuple[str, float, float | None]] = []
@@ -162,9 +169,10 @@ def training_section(experiment: FinetuningExperiment, task: str, start: Model, 
     rate = f"{experiment.training.learning_rate:g}"
     taken = f"; the weights are from step {results['best_step']:,}" if "best_step" in results else ""
     steps = f"{counted(results['steps'], 'step')} of " if "steps" in results else ""
+    own = files_in_words(files or {})
     return Training(
         data=f"Fine-tuned on the task {task}{f', starting from {pathlib.PurePath(name).name}' if name else ''}.",
-        steps=f"{steps}{counted(experiment.training.batch_size, 'example')} at a rate of {rate}{taken}.",
+        steps=f"{steps}{counted(experiment.training.batch_size, 'example')} at a rate of {rate}{taken}.{own}",
         scores=scores,
         language="en" if task in ENGLISH else before.language,
         license=before.license,

@@ -37,7 +37,7 @@ from bert_jax.sharding.mesh import make_mesh
 from bert_jax.storage.fetching import fetched
 from bert_jax.storage.paths import AnyPath, is_remote
 from bert_jax.training.checkpoints import Checkpoints
-from bert_jax.training.exporting import on_host
+from bert_jax.training.exporting import files_in_words, on_host
 from bert_jax.training.steps import TrainState
 
 SPIKE_COUNTS = ("spikes", "rollbacks", "skipped_batches")
@@ -102,13 +102,11 @@ def training_section(
         f"{phase.steps:,} of {counted(phase.batch_size, 'row')} of {counted(phase.length, 'token')}"
         for phase in experiment.phases
     )
-    named = [f"config.{key} {pathlib.PurePath(one['path']).name} ({one['sha256'][:12]})" for key, one in (files or {}).items()]
-    own = f" With the user's files: {', '.join(named)}." if named else ""
     start_of = experiment.init_from or experiment.init_state
     origin = f", starting from {pathlib.PurePath(start_of).name}" if start_of else ""
     return Training(
         data=f"Pretrained on {counted(tokens, 'token')} in {counted(documents, 'document')}{names}.",
-        steps=f"Steps: {phases}{origin}.{own}",
+        steps=f"Steps: {phases}{origin}.{files_in_words(files or {})}",
         scores=card_scores(experiment.trained_objective, scores),
         language="en" if sources == {"embedded"} else start.language,
         license=start.license,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pathlib
 import tempfile
+from collections.abc import Mapping
 
 import jax
 import numpy as np
@@ -12,10 +13,12 @@ from jaxtyping import PyTree
 
 from bert_jax.errors import UserError
 from bert_jax.files import JsonObject, remove_tree, write_json
+from bert_jax.interface.named import Record
 from bert_jax.interop.card import Training, model_card
 from bert_jax.interop.directory import Unwritable
 from bert_jax.interop.huggingface import Model, export_model
-from bert_jax.runtime.workdir import MODEL, RESULTS
+from bert_jax.model.config import IN_FILES
+from bert_jax.runtime.workdir import FILES, MODEL, RESULTS
 
 
 def export_trained(
@@ -34,6 +37,20 @@ def export_trained(
         raise UserError(f"{error}. {_exported_elsewhere(workdir, model, about, results, card)}") from error
     if results is not None:
         write_json(workdir / RESULTS, results)
+
+
+def exported_files(files: Mapping[str, Record]) -> JsonObject:
+    """Returns the fields under "bert_jax" of an export for the user's `files` of its run, by configuration key. Files that
+    compute parts of the model are left out, because `huggingface_config.own_fields` records them."""
+    computing = {f"model.{name}" for name in IN_FILES}
+    others = {key: dict(record) for key, record in files.items() if key not in computing}
+    return {FILES: others} if others else {}
+
+
+def files_in_words(files: Mapping[str, Record]) -> str:
+    """Returns a sentence of a model card about the user's `files`, after a space, or "" if there are none."""
+    named = [f"config.{key} {pathlib.PurePath(one['path']).name} ({one['sha256'][:12]})" for key, one in files.items()]
+    return f" With the user's files: {', '.join(named)}." if named else ""
 
 
 def write_results(directory: pathlib.Path, results: JsonObject) -> UserError | None:

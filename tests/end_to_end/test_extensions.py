@@ -361,6 +361,8 @@ def test_the_model_loads_only_with_this_package_and_the_same_file(folder: pathli
     assert "position_embeddings" not in model.params["embeddings"]
     fields = json.loads((exported / "config.json").read_text())
     assert fields["model_type"] == "bert_jax"
+    assert fields["bert_jax"]["files"]["objective"]["source"] == (folder / "replaced_tokens.py").read_text()
+    assert "model.positions" not in fields["bert_jax"]["files"], "positions_file has it"
     assert all(name.startswith("bert_jax.") for name in weights(whole[1]))
     reason = (
         f"since model.positions={folder}/alibi.py:Alibi changes the scores, which the fused attention kernels keep on the chip"

@@ -145,6 +145,8 @@ def test_the_export_has_the_configured_dropout_and_describes_its_weights(tmp_pat
         tmp_path, run=tiny.run_in(tmp_path, is_first), start=start, inputs={"data": data}, model={"hidden_dropout": 0.25}
     )
     trained = random_label_parameters(HEAD, job.config)
+    files = {"task.name": {"path": "/house/of/ada/mine.py", "sha256": "0123456789abcdef", "source": "NAMES = ()"}}
+    (tmp_path / "config.json").write_text(json.dumps({"written_by": "bert_jax 1 finetune", "files": files}))
     with BestWeights(job) as best:
         best.offer(4, 0.5, trained, {})
         best.export(tmp_path, start)
@@ -157,8 +159,10 @@ def test_the_export_has_the_configured_dropout_and_describes_its_weights(tmp_pat
         assert (model.head, model.of_pairs, model.untrained) == (HEAD, True, frozenset())
         written = json.loads((tmp_path / "model" / "config.json").read_text())
         assert "a" not in written
-        assert {"task": "toy", "step": 4}.items() <= written["bert_jax"].items()
-        assert "Fine-tuned on the task toy" in (tmp_path / "model" / "README.md").read_text()
+        assert {"task": "toy", "step": 4, "files": files}.items() <= written["bert_jax"].items()
+        card = (tmp_path / "model" / "README.md").read_text()
+        assert "Fine-tuned on the task toy" in card
+        assert "With the user's files: config.task.name mine.py (0123456789ab)." in card
 
 
 def test_the_settings_with_which_texts_were_read_are_recorded():

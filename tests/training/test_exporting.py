@@ -9,6 +9,7 @@ import pathlib
 import pwd
 import shutil
 import tempfile
+from typing import Any
 
 import jax
 import numpy as np
@@ -19,7 +20,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from bert_jax.errors import UserError
 from bert_jax.interop.card import Training
 from bert_jax.interop.huggingface import Model, export_model, import_model
-from bert_jax.training.exporting import export_trained, on_host, write_results
+from bert_jax.training.exporting import export_trained, exported_files, on_host, write_results
 from bert_jax.training.loop import StepSums, require_learned
 from bert_jax.training.steps import add_sums
 from tests.interop.tiny import as_model, make_model, make_vocabulary
@@ -62,6 +63,12 @@ def test_a_model_and_its_results_are_written_to_the_workdir(model, workdir):
     assert import_model(workdir).config == dataclasses.replace(model.config, vocab_multiple=1)
     assert_described(workdir)
     assert json.loads((workdir / "results.json").read_text()) == {"steps": 4}
+
+
+def test_an_export_has_the_user_files_that_are_not_recorded_with_its_settings():
+    files: dict[str, Any] = {key: {"path": "a.py", "sha256": "0", "source": "x"} for key in ("model.norm", "optimizer.name")}
+    assert exported_files(files) == {"files": {"optimizer.name": files["optimizer.name"]}}
+    assert exported_files({"model.norm": files["model.norm"]}) == exported_files({}) == {}
 
 
 def assert_described(place: pathlib.Path) -> None:
