@@ -215,7 +215,7 @@ def make_optimizer(config: OptimizerConfig, boxed: Params) -> optax.GradientTran
         )
     if is_in_file(config.name):
         direction = _checked(direction, f"{key}={config.name}")
-        _require_directions(optimizer, config, f"{key}={config.name}")
+        _require_directions(config)
     return direction if isinstance(direction, Decayed) else optax.chain(direction, weight_decay(config, parameters))
 
 
@@ -267,15 +267,15 @@ SMALL = {
 
 
 @functools.cache
-def _require_directions(
-    optimizer: Callable[[OptimizerConfig, PyTree[Parameter]], optax.GradientTransformation], config: OptimizerConfig, key: str
-) -> None:
-    """Raises UserError if a user's `optimizer` returns updates, which point against the gradient, as optax.adam does, or
+def _require_directions(config: OptimizerConfig) -> None:
+    """Raises UserError if a user's optimizer returns updates, which point against the gradient, as optax.adam does, or
     directions that are not finite.
 
     The optimizer is tried with the `SMALL` parameters and the same gradients in a few updates, since a rate may be 0 in the
     first ones. The weights are orthogonal to the gradients, so that a decay has no part in the result. Nothing is checked if the
     optimizer cannot be used with these parameters."""
+    key = f"config.optimizer.name={config.name}"
+    optimizer = load_named(config.name, OPTIMIZERS, key)
     draw = np.random.default_rng(0)
     grads = jax.tree.map(lambda p: draw.standard_normal(p.shape, np.float32), SMALL)
     params = jax.tree.map(lambda g: np.stack([g[..., 1::2], -g[..., ::2]], -1).reshape(g.shape), grads)

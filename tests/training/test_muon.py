@@ -158,8 +158,14 @@ def test_the_state_of_any_optimizer_is_sharded_like_its_parameters(mesh: MeshCon
 
 
 OWN = """
+import dataclasses
 import jax
+import jax.numpy as jnp
 import optax
+@dataclasses.dataclass
+class Signs:
+    def __call__(self, config, parameters): return optax.scale_by_sign()
+signs = Signs()
 def sign(config, parameters): return optax.scale_by_sign()
 def whole(config, parameters): return optax.adamw(optax.linear_schedule(0.0, 1e-3, 100))
 def of_biases(config, parameters):
@@ -215,6 +221,10 @@ def test_weight_decay_is_added_to_the_directions_of_any_optimizer(own: str):
 def test_an_unusable_optimizer_is_refused_in_one_sentence(own: str, name: str, says: str):
     with pytest.raises(UserError, match=says), file_errors_explained():
         make_optimizer(OptimizerConfig(name=f"{own}:{name}"), abstract_parameters(TINY))
+
+
+def test_an_optimizer_may_be_an_object_that_is_not_hashable(own: str):
+    make_optimizer(OptimizerConfig(name=f"{own}:signs"), {"a": boxed_vector()})
 
 
 def test_an_exception_of_an_optimizer_keeps_its_traceback(own: str):
