@@ -271,23 +271,24 @@ def _require_directions(config: OptimizerConfig) -> None:
     """Raises UserError if a user's optimizer returns updates, which point against the gradient, as optax.adam does, or
     directions that are not finite.
 
-    The optimizer is tried with the `SMALL` parameters and the same gradients in a few updates, since a rate may be 0 in the
-    first ones. The weights are orthogonal to the gradients, so that a decay has no part in the result. Nothing is checked if the
-    optimizer cannot be used with these parameters."""
+    The optimizer is tried with the `SMALL` parameters in a few updates, since a rate may be 0 in the first ones. The gradients
+    are those of a quadratic function, since some methods divide by the change of the gradient. The steps are short, so that the
+    gradients hardly change. The weights are orthogonal to the gradients, so that a decay has no part in the result. Nothing
+    is checked if the optimizer cannot be used with these parameters."""
     key = f"config.optimizer.name={config.name}"
     optimizer = load_named(config.name, OPTIMIZERS, key)
     draw = np.random.default_rng(0)
     grads = jax.tree.map(lambda p: draw.standard_normal(p.shape, np.float32), SMALL)
-    params = jax.tree.map(lambda g: np.stack([g[..., 1::2], -g[..., ::2]], -1).reshape(g.shape), grads)
+    params = start = jax.tree.map(lambda g: np.stack([g[..., 1::2], -g[..., ::2]], -1).reshape(g.shape), grads)
     total = jax.tree.map(np.zeros_like, grads)
-    with contextlib.suppress(Exception):
+    with contextlib.suppress(Exception), np.errstate(all="ignore"):
         direction = _checked(optimizer(config, SMALL), key)
         state, update = jax.jit(direction.init)(params), jax.jit(direction.update)
         for _ in range(8):
-            found, state = update(grads, state, params)
+            found, state = update(jax.tree.map(lambda g, p, p0: g + (p - p0), grads, params, start), state, params)
             found = jax.tree.map(lambda d: np.asarray(d, np.float32), found)
             total = jax.tree.map(np.add, total, found)
-            params = jax.tree.map(lambda p, d: p - np.float32(1e-3) * d, params, found)
+            params = jax.tree.map(lambda p, d: p - np.float32(1e-3) * d / (np.abs(d).mean() or np.float32(1)), params, found)
 
     if not all(np.isfinite(x).all() for x in jax.tree.leaves(total)):
         raise UserError(

@@ -166,6 +166,10 @@ import optax
 class Signs:
     def __call__(self, config, parameters): return optax.scale_by_sign()
 signs = Signs()
+def secant(config, parameters):
+    def update(g, s, p): return jax.tree.map(lambda x, old: x / jnp.linalg.norm(x - old), g, s), g
+    return optax.GradientTransformation(lambda p: jax.tree.map(jnp.zeros_like, p), update)
+def large(config, parameters): return optax.scale(1e6)
 def sign(config, parameters): return optax.scale_by_sign()
 def whole(config, parameters): return optax.adamw(optax.linear_schedule(0.0, 1e-3, 100))
 def of_biases(config, parameters):
@@ -223,8 +227,9 @@ def test_an_unusable_optimizer_is_refused_in_one_sentence(own: str, name: str, s
         make_optimizer(OptimizerConfig(name=f"{own}:{name}"), abstract_parameters(TINY))
 
 
-def test_an_optimizer_may_be_an_object_that_is_not_hashable(own: str):
-    make_optimizer(OptimizerConfig(name=f"{own}:signs"), {"a": boxed_vector()})
+@pytest.mark.parametrize("name", ["signs", "secant", "large"])
+def test_an_optimizer_may_be_an_unhashable_object_or_divide_by_changes_or_return_large_directions(own: str, name: str):
+    make_optimizer(OptimizerConfig(name=f"{own}:{name}"), {"a": boxed_vector()})
 
 
 def test_an_exception_of_an_optimizer_keeps_its_traceback(own: str):
