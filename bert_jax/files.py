@@ -50,11 +50,13 @@ BUCKETS = {"gs": "bert_jax.storage.objects"}
 """Scheme of a path -> the module that reads, writes and removes these paths. The module is imported when it is needed."""
 HOST = f"{re.sub(r'[^A-Za-z0-9-]', '-', os.uname().nodename)[:20]}-{zlib.crc32(os.fsencode(os.uname().nodename)):08x}"
 """This machine's name in the names of temporary files, without dots. A directory may be shared by machines that do not see each
-other's locks, so a process only removes leftovers of its own machine."""
+other's locks, so a process only removes leftovers of another machine when they are old."""
 PARTIAL_SUFFIX = ".bert_jax.part"
 """The suffix of temporary files, whose content is incomplete. The process that writes a temporary file holds a lock on it."""
 _DIRECTORY_SUFFIX = ".bert_jax.directory"
 """The suffix of temporary directories. The process that writes one holds a lock on the temporary file of the same name."""
+_DAY = 24 * 60 * 60
+"""The seconds after which a leftover of another machine is old."""
 _WITHOUT_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EINVAL)
 """The errors of file systems without locks, such as some network file systems."""
 
@@ -160,9 +162,16 @@ class PartialFile:
 def being_written(path: pathlib.Path, besides: pathlib.Path | None = None) -> list[pathlib.Path]:
     """Returns the temporary files of `path`, except `besides`, that running processes are writing. A temporary file of this name
     also exists while a process is writing the directory `path`."""
-    parts = path.parent.glob(f".{glob.escape(path.name)}.*.*{PARTIAL_SUFFIX}")
-    own = re.compile(rf"\.{re.escape(path.name)}\.[^.]+\.[0-9]+{re.escape(PARTIAL_SUFFIX)}")
-    return [part for part in parts if own.fullmatch(part.name) and part != besides and _is_being_written(part)]
+    parts = _temporaries(path.parent, path.name, PARTIAL_SUFFIX)
+    return [part for part in parts if part != besides and _is_being_written(part)]
+
+
+def _temporaries(directory: pathlib.Path, name: str, suffix: str) -> list[pathlib.Path]:
+    """Returns the temporary files or directories (by their suffix) of the file or directory `name`. If `name` is empty, returns
+    those of all names."""
+    pattern = re.compile(rf"\.{re.escape(name) or '(?s:.+)'}\.[^.]+\.[0-9]+{re.escape(suffix)}")
+    parts = directory.glob(f".{glob.escape(name) or '*'}.*.*{suffix}")
+    return [part for part in parts if pattern.fullmatch(part.name)]
 
 
 def _is_being_written(part: pathlib.Path) -> bool:
@@ -172,18 +181,28 @@ def _is_being_written(part: pathlib.Path) -> bool:
 
 
 def remove_leftovers(directory: pathlib.Path, name: str = "") -> None:
-    """Removes the temporary files and directories of processes of this machine that no longer run. These are regular files of
-    this user without a lock, and directories of this user without a temporary file. With `name`, only removes those of this file
-    or directory."""
-    start = f".{glob.escape(name) or '*'}.{HOST}."
-    for part in directory.glob(f"{start}*{PARTIAL_SUFFIX}"):
-        with contextlib.suppress(OSError), _leftover(part) as is_free:
-            if is_free and part.lstat().st_uid == os.geteuid():
-                part.unlink()
-    for part in directory.glob(f"{start}*{_DIRECTORY_SUFFIX}"):
+    """Removes the temporary files and directories of processes that no longer run. These are regular files of this user without
+    a lock, and directories of this user without a temporary file. Those of another machine, such as a container that no longer
+    exists, are only removed if they have not changed for a day. With `name`, only removes those of this file or directory."""
+    for part in _temporaries(directory, name, PARTIAL_SUFFIX):
         with contextlib.suppress(OSError):
-            if not part.with_suffix(".part").exists() and part.lstat().st_uid == os.geteuid():
+            if _is_removable(part):
+                with _leftover(part) as is_free:
+                    part.unlink() if is_free else None
+    for part in _temporaries(directory, name, _DIRECTORY_SUFFIX):
+        with contextlib.suppress(OSError):
+            if not part.with_suffix(".part").exists() and _is_removable(part):
                 remove_tree(part)
+
+
+def _is_removable(part: pathlib.Path) -> bool:
+    """Returns whether a temporary file or directory belongs to this user, and to this machine or has not changed for a day."""
+    if part.lstat().st_uid != os.geteuid():
+        return False
+    if part.name.split(".")[-4] == HOST:
+        return True
+    inside = part.with_suffix(".directory").rglob("*")  # the writer of a directory does not change the file that it has locked
+    return max(path.lstat().st_mtime for path in (part, *inside)) < time.time() - _DAY
 
 
 @contextlib.contextmanager

@@ -11,6 +11,7 @@ import stat
 import subprocess
 import sys
 import threading
+import time
 
 import filelock
 import pytest
@@ -217,6 +218,12 @@ def test_only_directories_of_killed_processes_are_leftovers(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+def set_age(directory: pathlib.Path, name: str, days: float) -> None:
+    """Sets the times of the temporary file and directory `name`."""
+    for suffix in ("part", "directory"):
+        os.utime(directory / f"{name}.{suffix}", (time.time() - days * 24 * 60 * 60,) * 2)
+
+
 @pytest.mark.parametrize("has_locks", [True, False])
 def test_files_of_another_machine_and_of_running_processes_are_no_leftovers(tmp_path, monkeypatch, has_locks):
     ended = subprocess.Popen(["true"])
@@ -225,11 +232,29 @@ def test_files_of_another_machine_and_of_running_processes_are_no_leftovers(tmp_
     for name in (*kept, f".d.{HOST}.{ended.pid}.bert_jax"):
         (tmp_path / f"{name}.part").touch()
         (tmp_path / f"{name}.directory").mkdir()
+        if not has_locks:  # the age is then no sign of an end
+            set_age(tmp_path, name, days=2)
     if not has_locks:
         monkeypatch.setattr("bert_jax.files.try_lock", lambda descriptor: None)
     write_directory(tmp_path / "d", "new")
     left = {f"{name}.{end}" for name in kept for end in ("part", "directory")}
     assert {path.name for path in tmp_path.iterdir()} == {"d", *left}
+
+
+def test_leftovers_of_another_machine_are_removed_after_a_day_without_a_change(tmp_path):
+    days = {".d.ended.1.bert_jax": 1.1, ".d.e.ended.1.bert_jax": 1.1, ".d.new.1.bert_jax": 0.9, ".d.busy.1.bert_jax": 1.1}
+    for name, age in days.items():
+        (tmp_path / f"{name}.part").touch()
+        (tmp_path / f"{name}.directory" / "a").mkdir(parents=True)
+        if age > 1 and "busy" not in name:
+            os.utime(tmp_path / f"{name}.directory" / "a", (0, 0))
+        set_age(tmp_path, name, age)
+    write_directory(tmp_path / "d", "new")
+    kept = {"d", ".d.new.1.bert_jax", ".d.busy.1.bert_jax"}
+    assert {path.stem for path in tmp_path.iterdir()} == kept | {".d.e.ended.1.bert_jax"}
+    assert len(list(tmp_path.iterdir())) == 7, "each has its file and its directory"
+    remove_leftovers(tmp_path)
+    assert {path.stem for path in tmp_path.iterdir()} == kept
 
 
 def test_removing_does_not_follow_links(tmp_path):

@@ -321,7 +321,7 @@ def _download(
     """Downloads objects concurrently with a progress line. Adds each object to `known` as soon as its copy is complete, and
     writes `known` to the record regularly."""
     for folder in {(directory / name).parent for name in objects}:
-        remove_leftovers(folder)  # leftovers are from a killed process, since no other process downloads into this directory
+        remove_leftovers(folder)  # a killed process may have left incomplete objects
     total, done, counting = sum(item.size for item in objects.values()), 0, threading.Lock()
     scale, unit = byte_unit(total)
     progress = Progress(f"fetching {remote}:", total=round(total / scale), unit=unit, delay=_PROGRESS_DELAY)
