@@ -48,9 +48,12 @@ GIT_LFS = (
 clause about it in errors, and the remedy."""
 BUCKETS = {"gs": "bert_jax.storage.objects"}
 """Scheme of a path -> the module that reads, writes and removes these paths. The module is imported when it is needed."""
-HOST = f"{re.sub(r'[^A-Za-z0-9-]', '-', os.uname().nodename)[:20]}-{zlib.crc32(os.fsencode(os.uname().nodename)):08x}"
-"""This machine's name in the names of temporary files, without dots. A directory may be shared by machines that do not see each
-other's locks, so a process only removes leftovers of another machine when they are old."""
+HOST = f"{zlib.crc32(os.fsencode(os.uname().nodename)):08x}"
+"""A hash of this machine's name for the names of temporary files. A directory may be shared by machines that do not see each
+other's locks, so a process only removes leftovers of another machine when they are old.
+
+The hash is short, since a file name has at most 255 bytes. 223 of them are left for the name of a file, and 218 for the name of a
+directory."""
 PARTIAL_SUFFIX = ".bert_jax.part"
 """The suffix of temporary files, whose content is incomplete. The process that writes a temporary file holds a lock on it."""
 _DIRECTORY_SUFFIX = ".bert_jax.directory"

@@ -109,6 +109,13 @@ def test_a_leftover_of_a_killed_process_does_not_block_a_write(tmp_path):
     assert [(file.name, file.read_text()) for file in tmp_path.iterdir()] == [("a", "new")]
 
 
+def test_a_file_name_may_have_223_bytes_and_a_directory_name_218(tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "getpid", lambda: 4_194_303)  # the longest of Linux
+    write_text(tmp_path / ("a" * 223), "a")
+    write_directory(tmp_path / ("b" * 218), "b")
+    assert len(list(tmp_path.iterdir())) == 2
+
+
 def test_threads_write_one_file_one_after_another(tmp_path):
     with concurrent.futures.ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda i: write_text(tmp_path / "a", f"{i}" * 10_000), range(40)))
