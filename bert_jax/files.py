@@ -48,9 +48,19 @@ GIT_LFS = (
 clause about it in errors, and the remedy."""
 BUCKETS = {"gs": "bert_jax.storage.objects"}
 """Scheme of a path -> the module that reads, writes and removes these paths. The module is imported when it is needed."""
-HOST = f"{zlib.crc32(os.fsencode(os.uname().nodename)):08x}"
-"""A hash of this machine's name for the names of temporary files. A directory may be shared by machines that do not see each
-other's locks, so a process only removes leftovers of another machine when they are old.
+
+
+def _host() -> str:
+    name = os.uname().nodename
+    with contextlib.suppress(OSError):  # e.g. not Linux
+        name += f" {os.readlink('/proc/self/ns/pid')}"  # noqa: PTH115 - the link's target is a text, not a path
+    return f"{zlib.crc32(os.fsencode(name)):08x}"
+
+
+HOST = _host()
+"""A hash of this machine's name and process namespace, for the names of temporary files. A process counts as one of this machine
+if both are the same. Containers may share the name of a machine, but do not see each other's processes. A directory may be shared
+by machines that do not see each other's locks, so a process only removes leftovers of another machine when they are old.
 
 The hash is short, since a file name has at most 255 bytes. 223 of them are left for the name of a file, and 218 for the name of a
 directory."""

@@ -6,6 +6,7 @@ import concurrent.futures
 import errno
 import os
 import pathlib
+import runpy
 import signal
 import stat
 import subprocess
@@ -16,6 +17,7 @@ import time
 import filelock
 import pytest
 
+from bert_jax import files
 from bert_jax.errors import UserError
 from bert_jax.files import (
     HOST,
@@ -262,6 +264,20 @@ def test_leftovers_of_another_machine_are_removed_after_a_day_without_a_change(t
     assert len(list(tmp_path.iterdir())) == 7, "each has its file and its directory"
     remove_leftovers(tmp_path)
     assert {path.stem for path in tmp_path.iterdir()} == kept
+
+
+def test_the_temporary_files_of_containers_that_share_a_host_name_differ(monkeypatch):
+    def host() -> str:
+        return runpy.run_path(files.__file__)["HOST"]
+
+    def fails(path: str) -> str:
+        raise OSError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+
+    assert host() == HOST
+    monkeypatch.setattr(os, "readlink", lambda path: f"{path}:[1]")
+    in_container = host()
+    monkeypatch.setattr(os, "readlink", fails)
+    assert len({HOST, in_container, host()}) == 3
 
 
 def test_removing_does_not_follow_links(tmp_path):
