@@ -20,7 +20,7 @@ from bert_jax.configs.experiment_files import OBJECTIVE_OPTIONS, dataclass_from_
 from bert_jax.data.config import LONGEST, MOST_PACKED, ExampleConfig
 from bert_jax.errors import UserError
 from bert_jax.files import JsonObject
-from bert_jax.interface.named import is_in_file, load_named
+from bert_jax.interface.named import load_named
 from bert_jax.interface.ranges import (
     MAX_COUNT,
     BatchSize,
@@ -253,7 +253,7 @@ class PretrainingExperiment:
                 f"config.examples.pairs={self.examples.pairs} needs [CLS] to represent a pair, but the [CLS] of a left-to-right "
                 "model sees no other token; set config.examples.pairs=none"
             )
-        if self.examples.pairs == "successive" and not is_in_file(self.objective):
+        if self.examples.pairs == "successive" and objective.needs_random_pairs:
             raise UserError(
                 "config.examples.pairs=successive has no random second texts, so next sentence prediction would learn nothing; "
                 "set original or paper, or name an objective of your own (config.objective=FILE.py:NAME)"

@@ -73,7 +73,7 @@ class Distillation(Objective):
     temporary: ClassVar[tuple[str, ...]] = (PROJECTION,)
 
     def __post_init__(self) -> None:
-        for name in ("rows", "judges_pairs", "trains", "baselines"):
+        for name in ("rows", "judges_pairs", "needs_random_pairs", "trains", "baselines"):
             object.__setattr__(self, name, getattr(self.plain, name))
 
     @property

@@ -33,6 +33,11 @@ class MlmNsp(WordPrediction):
         "loss": sum_formula("mlm_loss", "nsp_loss"),
     }
 
+    @property
+    def needs_random_pairs(self) -> bool:  # type: ignore[override]
+        """Whether this is not a subclass, which may make its own labels, such as the order of the texts."""
+        return type(self) is MlmNsp
+
     def parameters(self, model: Model, key: Key[Array, ""]) -> Boxed:
         """Returns the MLM head and, with pairs, the pooler and the NSP head."""
         parts = {"mlm_head": model.mlm_head(key)}

@@ -95,6 +95,8 @@ class Objective(abc.ABC):
     judges_pairs: ClassVar[bool] = False
     """Whether the objective learns from "nsp_labels" if rows hold pairs of texts. Other objectives get one text per row unless
     `config.examples.pairs` is set."""
+    needs_random_pairs: ClassVar[bool] = False
+    """Whether the objective learns nothing from pairs without random second texts (`config.examples.pairs=successive`)."""
     trains: ClassVar[Sequence[str] | None] = None
     """The objective can train the models whose default objective is one of these; None: all models. A user's own encoder counts
     as a Transformer."""
