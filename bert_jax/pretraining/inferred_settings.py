@@ -75,7 +75,7 @@ def infer_settings(
             model[name] = value
         examples = settled.get("examples", {})
         of_pairs = isinstance(examples, dict) and examples.get("pairs") != "none" and "examples.pairs" not in given
-        encoder = str(model.get("encoder", "transformer"))
+        encoder, objective = str(model.get("encoder", "transformer")), settled.get("objective")
         if of_pairs and encoder in ENCODERS and not ENCODERS[encoder].pools:
             settled["examples"] = examples | {"pairs": "none"}
             notes.append(f"config.examples.pairs is none: model.encoder={encoder} does not learn from pairs")
@@ -85,9 +85,9 @@ def infer_settings(
         elif of_pairs and model.get("direction") == "left_to_right":
             settled["examples"] = examples | {"pairs": "none"}
             notes.append("config.examples.pairs is none: the [CLS] of a left-to-right model sees no text")
-        elif of_pairs and is_in_file(str(settled.get("objective"))) and not read_objective(settled).judges_pairs:
+        elif of_pairs and isinstance(objective, str) and objective != "auto" and not read_objective(settled).judges_pairs:
             settled["examples"] = examples | {"pairs": "none"}
-            notes.append(f"config.examples.pairs is none: config.objective={settled['objective']} does not learn from pairs")
+            notes.append(f"config.examples.pairs is none: config.objective={objective} does not learn from pairs")
     phases = settled.get("phases")
     phases = phases if isinstance(phases, list) else []
     each = _steps(settled, phases)
@@ -141,15 +141,14 @@ def _require_effect(experiment: PretrainingExperiment, stated: JsonObject, given
         if found.get(key, usual.get(key)) != usual.get(key):
             notes.append(f"config.{key}={found[key]} of the experiment file has no effect, because {reason}")
 
-    of_phases = [phase.schedule or experiment.optimizer.schedule for phase in experiment.phases if not phase.continue_schedule]
-    if not any(name == "original" or is_in_file(name) for name in of_phases):  # the schedules that may use the keys
-        for name, default in (("decay_power", 1.0), ("end_learning_rate", 0.0)):
-            value = getattr(experiment.optimizer, name)
-            if value != default:
-                raise UserError(
-                    f"config.optimizer.{name}={value} is not used by the schedules of the phases "
-                    f"({', '.join(dict.fromkeys(of_phases))}); leave it out, or set schedule=original"
-                )
+    spans = experiment.schedules()
+    for name, default in (("decay_power", 1.0), ("end_learning_rate", 0.0)):
+        value = getattr(experiment.optimizer, name)
+        if value != default and not any(span.reads(name) for span in spans):
+            raise UserError(
+                f"config.optimizer.{name}={value} is not used by the schedules of the phases "
+                f"({', '.join(dict.fromkeys(span.schedule for span in spans))}); leave it out, or set schedule=original"
+            )
     _require_effect_on_model(experiment, refuse)
     policy = experiment.spikes.policy
     for name in ("deviations", "window", "in_a_row", "rollback_steps", "max_rollbacks"):
@@ -167,7 +166,6 @@ def _require_effect(experiment: PretrainingExperiment, stated: JsonObject, given
     for name in ("length", "max_predictions", "packed_examples", "masked_fraction"):  # the others count for held-out rows
         if all(name in phase for phase in phases):
             refuse(f"examples.{name}", "every phase sets its own", f"set those of the phases, such as config.phases.0.{name}")
-    spans = experiment.schedules()
     if all(span.key != "config.optimizer.schedule" for span in spans):
         refuse("optimizer.schedule", "every phase sets its own", f"set those of the phases, such as {spans[0].key}")
     for span in spans:

@@ -183,7 +183,7 @@ def test_a_key_of_the_experiment_file_without_effect_is_noted(file: dict[str, An
         ("original", ["linear", "cosine"], False),
         ("linear", ["cosine", "original"], True),
         ("original", ["linear", ""], True),
-        ("mine.py:decay", ["linear", ""], True),
+        ("experiments/extensions/wsd.py:warmup_stable_decay", ["linear", ""], False),
     ],
 )
 def test_a_decay_power_and_an_end_rate_need_a_phase_that_uses_them(default: str, of_phases: list[str], used: bool):
