@@ -28,5 +28,5 @@ MASKING = {
     "words": "bert_jax.data.masking:mask_words",
     "spans": "bert_jax.data.masking:mask_spans",
 }
-"""The mask policies of `config.examples.masking`. A policy in a user's file is a function of one example (see
-`masking.Example`)."""
+"""The mask policies of `config.examples.masking`. A policy is a function of one example (see `masking.Example`), or declares
+that it handles all examples at once (`masking.of_all`). To add a policy, write its function and list it here."""

@@ -31,7 +31,7 @@ from bert_jax.data.corpus.store import BLOCK_TOKENS, Corpus
 from bert_jax.data.counter_rng import make_key, random_bits, uniform_integers
 from bert_jax.data.example_packing import permutation
 from bert_jax.data.masking import KEY as MASKING_KEY
-from bert_jax.data.masking import MaskingTables, masking_tables
+from bert_jax.data.masking import MaskingTables, masking_tables, takes_one_example
 from bert_jax.data.plan import Blocks, EpochPlan, check_corpus, plan_epoch
 from bert_jax.data.rows import (
     Batch,
@@ -44,7 +44,6 @@ from bert_jax.data.rows import (
     pack_sizes,
 )
 from bert_jax.errors import UserError
-from bert_jax.interface.named import is_in_file
 from bert_jax.interface.words import counted
 
 _CHECKED_DOCUMENTS = 64
@@ -152,10 +151,10 @@ def check_rows(corpus: Corpus, config: ExampleConfig) -> None:
 
 
 def check_policy(corpus: Corpus, config: ExampleConfig) -> None:
-    """If `config.masking` is a mask policy in a user's file, calls it for two rows of the first documents, and again in the
-    reverse order. Raises UserError if the policy cannot be called, if it returns something other than positions of words, or if
-    it chooses different positions when it is called again."""
-    if not is_in_file(config.masking):
+    """If `config.masking` handles one example at a time, like a user's policy, calls it for two rows of the first documents, and
+    again in the reverse order. Raises UserError if the policy cannot be called, if it returns something other than positions of
+    words, or if it chooses different positions when it is called again."""
+    if not takes_one_example(config.masking):
         return
     part = corpus.part([(0, min(corpus.num_documents, _CHECKED_DOCUMENTS))])
     try:

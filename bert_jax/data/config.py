@@ -14,7 +14,7 @@ from jaxtyping import Int64, Integer
 
 from bert_jax.data import MASKING
 from bert_jax.errors import UserError
-from bert_jax.interface.named import is_in_file
+from bert_jax.interface.named import is_in_file, load_named
 from bert_jax.interface.ranges import Fraction, NamedIn, OneOf, check_ranges
 
 PAIRS = ("original", "paper", "successive", "none")
@@ -103,9 +103,10 @@ class ExampleConfig:
 
     @property
     def counts_words(self) -> bool:
-        """Whether the number of predicted tokens depends on an example's words or on a user's policy, and not only on its
-        length. `most_pieces` then returns the upper limit of this number."""
-        return self.masking == "words" or is_in_file(self.masking)
+        """Whether the number of predicted tokens may depend on more than an example's length. `most_pieces` then returns the
+        upper limit of this number. A policy declares that it does not (`masking.of_all`); a user's file cannot declare this, so
+        it is not read here."""
+        return is_in_file(self.masking) or not getattr(load_named(self.masking, MASKING, "masking"), "by_length", False)
 
     @property
     def special_tokens(self) -> int:

@@ -4,11 +4,14 @@ All functions process E examples at once, before packing, so packed and unpacked
 passed as arguments, either as keys or as bits. The rules follow the original (create_pretraining_data.py,
 `create_masked_lm_predictions`). The docstrings state the differences.
 
-`config.examples.masking` names the mask policy. It is one of `data.MASKING`, or a function in the user's own file. Such a
-function handles one `Example` at a time:
+`config.examples.masking` names the mask policy. It is one of `data.MASKING`, or a function in the user's own file. A policy
+handles one `Example` at a time:
 
     def entities(example, rate, rng):  # a pure function of its arguments
         return positions
+    entities.whole_words = True        # if it predicts all subwords of a word together
+
+The policies of this module handle all `Examples` at once, which is faster (see `of_all`).
 """
 
 from __future__ import annotations
@@ -65,7 +68,7 @@ def masking_tables(vocabulary: VocabularyInfo, tokenizer: Tokenizer | None = Non
 
 @dataclass(frozen=True)
 class Examples:
-    """E examples before packing, one per row. They are the input of the policies in `data.MASKING`."""
+    """E examples before packing, one per row. They are the input of the policies of this module."""
 
     config: ExampleConfig
     tables: MaskingTables
@@ -92,18 +95,29 @@ class Examples:
 Chosen = tuple[UInt16[np.ndarray, "E M"], UInt64[np.ndarray, "E M"] | None]
 """The result of a policy: the positions to predict (ascending, then UNUSED), and the random bits that decide each replacement.
 If the bits are None, they are drawn independently for each position."""
+Policy = Callable[[Examples], Chosen]
 
 
 def choose(examples: Examples) -> Chosen:
     """Chooses the positions to predict with the policy in the configuration."""
-    policy = _policy(examples.config.masking)
-    return _choose_one_by_one(examples, policy) if is_in_file(examples.config.masking) else policy(examples)
+    policy = _policy(name := examples.config.masking)
+    return _choose_one_by_one(examples, policy) if takes_one_example(name) else policy(examples)
+
+
+def takes_one_example(name: str) -> bool:
+    """Returns whether the policy `name` handles one `Example` at a time."""
+    return not getattr(_policy(name), "of_all", False)
+
+
+def masks_whole_words(name: str) -> bool:
+    """Returns whether the policy `name` declares that it predicts all subwords of a word together."""
+    return getattr(_policy(name), "whole_words", False)
 
 
 @functools.lru_cache(maxsize=8)  # a run reads the file only once, even if the file changes later
 def _policy(name: str) -> Callable[..., Any]:
     policy: Callable[..., Any] = load_named(name, MASKING, KEY)
-    if is_in_file(name):
+    if is_in_file(name) or not getattr(policy, "of_all", False):
         try:
             inspect.signature(policy).bind(None, None, None)
         except (TypeError, ValueError) as error:
@@ -112,18 +126,33 @@ def _policy(name: str) -> Callable[..., Any]:
     return policy
 
 
+def of_all(*, whole_words: bool = True, by_length: bool = True) -> Callable[[Policy], Policy]:
+    """Declares that a policy of this package handles all examples at once. `whole_words`: it predicts all subwords of a word
+    together. `by_length`: it predicts no more than `Examples.counts` tokens of an example. Otherwise, the limit is
+    `ExampleConfig.most_pieces`."""
+
+    def declared(policy: Policy) -> Policy:
+        vars(policy).update(of_all=True, whole_words=whole_words, by_length=by_length)
+        return policy
+
+    return declared
+
+
+@of_all(whole_words=False)
 def mask_tokens(examples: Examples) -> Chosen:
     """Chooses single subwords, as in the paper."""
     config = examples.config
     return choose_tokens(examples.key, examples.candidates, examples.counts, config.max_predictions, config.length), None
 
 
+@of_all()
 def mask_whole_words(examples: Examples) -> Chosen:
     """Chooses all subwords of a word together, until `masked_fraction` of the subwords is reached, as in the original."""
     width = examples.config.max_predictions
     return choose_whole_words(examples.key, examples.candidates, examples.continues, examples.counts, width), None
 
 
+@of_all(by_length=False)
 def mask_words(examples: Examples) -> Chosen:
     """Chooses `masked_fraction` of the words, so that long words are drawn as often as short ones."""
     config, most = examples.config, examples.config.most_pieces(examples.length)
@@ -131,6 +160,7 @@ def mask_words(examples: Examples) -> Chosen:
     return choose_whole_words(examples.key, examples.candidates, examples.continues, most, width, words), None
 
 
+@of_all()
 def mask_spans(examples: Examples) -> Chosen:
     """Chooses spans of whole words, as in SpanBERT. The lengths have a geometric distribution, and each span has one kind of
     replacement."""
@@ -141,7 +171,7 @@ def mask_spans(examples: Examples) -> Chosen:
 
 @dataclass(frozen=True)
 class Example:
-    """One example before packing. It is the argument of a mask policy in a user's file.
+    """One example before packing. It is the argument of a mask policy that handles one example at a time.
 
     `policy(example, rate, rng)` returns a sequence of positions to predict, the most important positions first. The positions
     must be in `words`. If there are more than `limit` positions, the last ones are dropped. `rate` is `masked_fraction`. `rng`
@@ -167,10 +197,10 @@ class Example:
 
 
 def _choose_one_by_one(examples: Examples, policy: Callable[[Example, float, np.random.Generator], Any]) -> Chosen:
-    """Chooses positions with a user's policy. Raises UserError if the policy does not return integers, or if it returns a
-    position that may not be predicted."""
+    """Chooses positions with a policy that handles one example at a time. Raises UserError if the policy does not return
+    integers, or if it returns a position that may not be predicted."""
     config, tables = examples.config, examples.tables
-    assert tables.spell is not None, "a user's mask policy needs the tokenizer"
+    assert tables.spell is not None, "such a mask policy needs the tokenizer"
     most, begins = config.most_pieces(examples.length), _word_bounds(examples.candidates, examples.continues)[0]
     positions = np.full((len(examples.ids), config.max_predictions), UNUSED, np.uint16)
     for i, length in enumerate(examples.length.tolist()):

@@ -14,10 +14,10 @@ from bert_jax.configs.memory_advice import evaluation_advice, least_bytes
 from bert_jax.configs.pretraining import PretrainingExperiment
 from bert_jax.data.batches import BatchSource, corpus_masking_tables, eval_batches, process_shard, to_device
 from bert_jax.data.corpus.store import Corpus
+from bert_jax.data.masking import masks_whole_words
 from bert_jax.data.plan import EpochPlan, plan_epoch
 from bert_jax.data.rows import words_begun
 from bert_jax.errors import UserError
-from bert_jax.interface.named import is_in_file
 from bert_jax.interface.progress import evaluation_progress
 from bert_jax.interface.words import counted
 from bert_jax.objectives.losses import Sums
@@ -63,8 +63,7 @@ class Evaluation:
         labels = np.concatenate([np.zeros((len(of_rows), 0), np.int32) if found is None else found for found, of_rows in rows])
         if not (predicted >= 0).any():
             raise UserError(_nothing_to_predict(examples.length))
-        whole_words = examples.masking != "tokens" and not is_in_file(examples.masking)
-        words = self._count_words(splits.eval, plan) if whole_words else None
+        words = self._count_words(splits.eval, plan) if masks_whole_words(examples.masking) else None
         further = objective.eval_scores(EvalRows(predicted, labels, source.texts(0), source.plan(0), words))
         self._formulas = {name: formula for name, formula in further.items() if callable(formula)}
         self._baseline = {name: value for name, value in further.items() if not callable(value)}
