@@ -4,9 +4,9 @@
     queries_and_keys(query, key, tokens, layer)   [B, Q, H, K] at `tokens.query_positions`, [B, L, H, K] at `tokens.positions`
     scores(scores, tokens, layer)                 [B, H, Q, L], float32, before the mask; see `Tokens.offsets`
 
-`model.POSITIONS` lists the built-in classes, and FILE.py:NAME names your own class. If the constructor of a class has an
-argument without a default, this argument is the `Architecture`. The class may be a Flax module with parameters. `layer` is a
-`tokens.Layer`.
+`model.POSITIONS` lists the built-in classes, and FILE.py:NAME names your own class. If the first argument of the constructor
+is named "config" or has no default, this argument is the `Architecture`. The class may be a Flax module with parameters.
+`layer` is a `tokens.Layer`.
 
 Fused attention kernels never hold the scores, so a class with `scores` uses plain attention. Hugging Face's BERT adds a table
 of positions to the embeddings. A class other than `Learned` can be exported to it only if a method `table()` returns this
@@ -171,8 +171,9 @@ def _kind(positions: str) -> type[Any]:
 def make_positions(config: ModelConfig, **module: Any) -> Any:
     """Constructs the class `config.positions`. `module` holds Flax's arguments for a submodule ("name", "parent")."""
     kind = positions_class(config)
-    is_required = any(p.default is p.empty for p in inspect.signature(kind).parameters.values())
-    return kind(*[config] * is_required, **(module if issubclass(kind, nn.Module) else {}))
+    parameters = inspect.signature(kind).parameters
+    gets_config = "config" in [*parameters][:1] or any(p.default is p.empty for p in parameters.values())
+    return kind(*[config] * gets_config, **(module if issubclass(kind, nn.Module) else {}))
 
 
 def acts_on(config: ModelConfig, place: str) -> bool:

@@ -133,10 +133,24 @@ class Buckets(nn.Module):
         return x
 
 
-def test_positions_get_the_configuration_only_for_an_argument_without_a_default():
+class OptionalConfig(nn.Module):
+    config: Any = None
+
+    embeddings = Buckets.embeddings
+
+
+class Optional:
+    def __init__(self, config: Any = None):
+        self.config = config
+
+    embeddings = Buckets.embeddings
+
+
+def test_positions_get_the_configuration_only_for_an_argument_named_config_or_without_a_default():
     assert make_positions(ModelConfig(positions=f"{__file__}:Buckets"), parent=None).buckets == 16
-    config = ModelConfig(positions=f"{__file__}:LearnedBias")
-    assert make_positions(config, parent=None).config is config
+    for name in ("LearnedBias", "OptionalConfig", "Optional"):
+        config = ModelConfig(positions=f"{__file__}:{name}")
+        assert make_positions(config, parent=None).config is config
 
 
 def test_positions_in_a_file_must_be_a_class_with_a_method_of_positions(tmp_path: pathlib.Path):
