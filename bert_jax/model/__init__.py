@@ -182,9 +182,8 @@ def natural_objective(config: ModelConfig) -> str:
     kind, key = encoder_classes(config)[1], f"config.model.encoder={config.encoder}"
     methods = (kind.__call__, kind.block.__call__, getattr(kind.block, "attention", None)) if issubclass(kind, Encoder) else None
     is_changed = methods not in (None, (Encoder.__call__, Block.__call__, Block.attention))
-    if config.direction not in kind.objectives or (
-        config.direction == "left_to_right" and is_changed and kind.objectives is Encoder.objectives
-    ):
+    declares = any("objectives" in vars(base) for base in kind.__mro__ if base not in Encoder.__mro__)
+    if config.direction not in kind.objectives or (config.direction == "left_to_right" and is_changed and not declares):
         raise UserError(
             f"config.model.direction={config.direction} needs an encoder whose output at a token does not depend on later "
             f"tokens, and {key} does not declare this; set config.model.direction=both, or add the line "

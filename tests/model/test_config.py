@@ -218,9 +218,10 @@ class Mixed(Encoder): block = Mixing
 class Called(Encoder):
     def __call__(self, x, tokens, seed): return super().__call__(x, tokens, seed)
 class MaskedMixed(Mixed): objectives = MaskedWhole.objectives
+class MaskedCalled(Called): objectives = Encoder.objectives
 class Narrowed(Encoder): block = Narrow
 """
-OWN_NAMES = ("Whole", "Mixed", "Called", "Means", "MaskedWhole", "MaskedMixed", "Narrowed")
+OWN_NAMES = ("Whole", "Mixed", "Called", "Means", "MaskedWhole", "MaskedMixed", "MaskedCalled", "Narrowed")
 
 
 @pytest.mark.parametrize(
