@@ -50,7 +50,8 @@ ROWS = 32
 
 
 DIFFERS = 1e-3
-"""A loss that differs from the log by more than this fraction is reported. On the same devices, losses are equal."""
+"""A loss that differs from the log by more than this fraction is reported. On the same devices, losses are equal, except
+that rounding may differ on a GPU."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -302,7 +303,7 @@ def _differences(found: Replay, scores: Mapping[str, Score], logged: JsonObject)
         if before is not None and not score.is_share and not np.isclose(value, before, rtol=DIFFERS):
             yield (
                 f"the log has {score.title} {before:.6g}, so this is not exactly the step of the run: the devices or the "
-                "accumulation differ, or code of your own depends on more than its arguments"
+                "accumulation differ, or, on a GPU, rounding differs, or code of your own depends on more than its arguments"
             )
 
 
