@@ -135,8 +135,9 @@ def gradients(
 
 
 SpikeFilter = Callable[[Any, Float[Array, ""], Bool[Array, ""]], tuple[Bool[Array, ""], Any, Sums]]
-"""The type of a spike filter: (state, loss of the batch, whether loss and gradient are finite) -> (whether the step changes the
-weights, the state with the filter's own counts, further sums of the step). See `training/spikes.py`."""
+"""The type of a spike filter: (state, loss of the batch, whether the loss, the gradient and the learning rate are finite) ->
+(whether the step changes the weights, the state with the filter's own counts, further sums of the step). See
+`training/spikes.py`."""
 
 
 Scalars = Mapping[str, Num[Array, ""]]
@@ -169,7 +170,8 @@ class Program:
     parameters. Gradients with factor 0 are not included in the norm. None: all factors are 1."""
     new_state: Callable[[Params, optax.GradientTransformation], TrainState] = new_state
     spike_filter: SpikeFilter | None = None
-    """Decides whether a step changes the weights. If None, every step with a finite loss and gradient changes them."""
+    """Decides whether a step changes the weights. If None, every step with a finite loss, gradient and learning rate
+    changes them."""
     teacher: Teacher | None = None
     """The teacher of a distillation, with its arrays on the mesh."""
     zero_sharding: bool = False
