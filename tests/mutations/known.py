@@ -1088,9 +1088,9 @@ EQUIVALENT: list[Equivalent] = [
         "shapes of parameters do not depend on the batch",
     ),
     Equivalent(
-        "bert_jax/objectives/model.py",
-        'fills = {"masked_positions": 0, "masked_targets": IGNORED}',
-        'fills = {"masked_positions": 1, "masked_targets": IGNORED}',
+        "bert_jax/training/steps.py",
+        'platform, fills = mesh.abstract_mesh.abstract_device.platform, {"masked_positions": 0, "masked_targets": IGNORED}',
+        'platform, fills = mesh.abstract_mesh.abstract_device.platform, {"masked_positions": 1, "masked_targets": IGNORED}',
         "predictions of unused slots are ignored",
     ),
     Equivalent(
