@@ -14,11 +14,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from bert_jax.interface.words import counted
-from bert_jax.interop import PARTS
 from bert_jax.interop.directory import CARD, card_facts, signed_card
-from bert_jax.interop.families import FAMILIES
-from bert_jax.interop.families.family import export_family
-from bert_jax.interop.huggingface_config import architecture_name
+from bert_jax.interop.families import FAMILIES, READ_AS_BERT
+from bert_jax.interop.families.electra import CLASS, DISCRIMINATOR
 
 UNKNOWN = "unknown"
 """The hub's name for a licence that is not stated."""
@@ -65,6 +63,7 @@ _USES = {
     "MTModel": _Use("translation", "AutoModelForSeq2SeqLM", 'translate --model={} "A text."'),
     "LMHeadModel": _Use("text-generation", "AutoModelForCausalLM", 'generate --model={} "A text"'),
     "Model": _Use("feature-extraction", "AutoModel", 'embed --model={} "A text."'),
+    CLASS: _Use("feature-extraction", "AutoModelForPreTraining", 'embed --model={} "A text."'),
     "ForPreTraining": _Use("fill-mask", "AutoModelForPreTraining", 'fill-mask --model={} "A {mask} text."'),
     "ForMaskedLM": _Use("fill-mask", "AutoModelForMaskedLM", 'fill-mask --model={} "A {mask} text."'),
     "ForNextSentencePrediction": _Use(
@@ -83,15 +82,14 @@ def model_card(model: Any, training: Training, form: str = "huggingface") -> str
     depend on the directory of the model, so equal models have equal cards."""
     head, config = model.head, model.config
     is_bert = config.has_attention and not config.translates
-    family = export_family(config)
-    architecture = architecture_name(model.params, head, config.direction, family)
+    family, architecture = model.family, model.architecture
     use = next(use for end, use in _USES.items() if architecture.endswith(end))
     command = use.command if head is None else head.command
     if head is not None and head.reads_pairs and model.of_pairs:
         command += ' "A second text."'
     if not is_bert and head is None:
         command = _USES["MTModel" if config.translates else "Model"].command
-    loads = family.model_type in FAMILIES and form == "huggingface"
+    loads = family.model_type in (*FAMILIES, *READ_AS_BERT) and form == "huggingface"
     front = {
         "license": training.license or UNKNOWN,
         **({"language": training.language} if training.language else {}),
@@ -102,7 +100,7 @@ def model_card(model: Any, training: Training, form: str = "huggingface") -> str
     }
     vocabulary = model.tokenizer.vocabulary
     casing = "lower-cased" if vocabulary.lowercase else "cased"
-    parts = ", ".join(part for part in PARTS if part in model.params)
+    parts = DISCRIMINATOR if model.is_electra else ", ".join(model.parts)
     lines = ["---", *(f"{key}: {json.dumps(value)}" for key, value in front.items()), "---", ""]
     lines += [f"# {f'{family.title}: ' if is_bert else ''}{config.in_words}", ""]
     lines += [

@@ -37,7 +37,10 @@ from bert_jax.interface.words import counted
 from bert_jax.interop import DTYPES, PARTS, TEXT_POOLINGS
 from bert_jax.interop.card import Training, model_card
 from bert_jax.interop.directory import CONFIG, FORMATS, GENERATION, MODULES, OURS, TEXT_VECTORS, replaced_when_complete
-from bert_jax.interop.families.family import TOO_LARGE, Family, TokenId, export_family
+from bert_jax.interop.families import READ_AS_BERT
+from bert_jax.interop.families.bert import BERT
+from bert_jax.interop.families.electra import CLASS, DISCRIMINATOR, ELECTRA, electra_tensors
+from bert_jax.interop.families.family import TOO_LARGE, Family, TokenId, export_family, family_named
 from bert_jax.interop.huggingface_config import (
     HEAD_FIELDS,
     WRITER_FIELDS,
@@ -98,6 +101,8 @@ class Model:
     """The unboxed parameter tree as float32 numpy arrays, with the parts that the model has."""
     config: ModelConfig
     tokenizer: Tokenizer
+    discriminator: PyTree[np.ndarray] | None = None
+    """The head of a model that was pretrained to find replaced tokens. Imports do not read it."""
     head: TaskHead | None = None
     """The task head in `params`, if any."""
     of_pairs: bool | None = None
@@ -129,6 +134,24 @@ class Model:
         return tuple(part for part in PARTS if part in self.params)
 
     @property
+    def is_electra(self) -> bool:
+        """True if the model is exported as transformers' ElectraForPreTraining, i.e. if it is a BERT encoder with a
+        `discriminator` and no other parts."""
+        return self.discriminator is not None and not self.parts and export_family(self.config) is BERT
+
+    @property
+    def family(self) -> Family:
+        """The family in whose format the model is exported."""
+        return ELECTRA if self.is_electra else export_family(self.config)
+
+    @property
+    def architecture(self) -> str:
+        """The class of the family for the model, without a task head that transformers has no class for."""
+        if self.is_electra:
+            return CLASS
+        return architecture_name(self.params, self.head, self.config.direction, export_family(self.config))
+
+    @property
     def counts(self) -> ParameterCounts:
         """The number of parameters that a file of this model holds. The padding rows of the vocabulary are not counted. If the
         first layer has no norm before its attention, the unused entry for this norm is not counted."""
@@ -141,6 +164,8 @@ class Model:
             for axis, letter in enumerate(row.our_axes.split() if row and not row.stacked else ()):
                 if letter in "VW":
                     sizes[path] = sizes[path] // array.shape[axis] * wanted[letter]
+        if self.is_electra:
+            sizes |= {f"{DISCRIMINATOR}/{path}": int(x.size) for path, x in flatten_dict(self.discriminator, sep="/").items()}
         fixed = sum(size for path, size in sizes.items() if path in NEVER_TRAINED)
         return ParameterCounts(sum(sizes.values()) - fixed, fixed)
 
@@ -165,10 +190,11 @@ def export_model(
         raise UserError(f"weights cannot be written with dtype {dtype!r}: {nearest(dtype, DTYPES)}")
     config, tokenizer = model.config, model.tokenizer
     check_vocabulary(tokenizer, config, model.source or str(directory))
-    family = export_family(config)
-    architecture = architecture_name(model.params, model.head, config.direction, family)
+    family, architecture = model.family, model.architecture
     ids = {role: getattr(tokenizer, f"{role}_id") for role in ("pad", "cls", "sep", "mask")}
-    fields = config_to_json(config, architecture=architecture, ids=ids, head=model.head, other_fields=model.other_fields)
+    fields = config_to_json(
+        config, architecture=architecture, ids=ids, head=model.head, other_fields=model.other_fields, family=family
+    )
     fields["torch_dtype"] = dtype
     if config.direction == "left_to_right":  # transformers' `generate` then ends a text at the same point as ours
         fields |= {"bos_token_id": tokenizer.cls_id, "eos_token_id": tokenizer.sep_id}
@@ -183,12 +209,17 @@ def export_model(
     if model.head and model.reading:
         fields[OURS]["reading"] = dict(model.reading)
     tensors = tensors_from_params(model.params, config, model.head)
-    check_finite(tensors, f"nothing is written to {directory}: {{found}}; the model is unusable")
+    check_finite(
+        {**tensors, **flatten_dict(model.discriminator or {}, sep=".")},
+        f"nothing is written to {directory}: {{found}}; the model is unusable",
+    )
     bias, read = family.untied_bias
     if not config.tied_decoder and bias in tensors:  # transformers reads this bias for an untied decoder
         tensors[read] = tensors[bias]
     # transformers accepts names with or without the prefix, but other loaders only accept names without it
-    if not family.classes[architecture]:
+    if model.is_electra:
+        tensors = electra_tensors(tensors, model.discriminator, config)
+    elif not family.classes[architecture]:
         tensors = {name.removeprefix(family.prefix): x for name, x in tensors.items()}
     if family.model_type == "bert_jax":
         tensors = {f"{OWN_PREFIX}{name}": x for name, x in tensors.items()}
@@ -271,6 +302,10 @@ def import_model(
     if weights is None:
         raise UserError(f"{directory} holds no weights; copy the whole model")
     tensors = read_weights(weights)
+    named = fields.get("model_type")
+    family = family_named(named, source) if named in READ_AS_BERT else export_family(config)
+    unread = [name for name in tensors if family.unread and name.startswith(family.unread)]
+    tensors = {name: x for name, x in tensors.items() if name not in unread}
     patterns = [what for what in drop if what not in PARTS]
     left_out = {name for pattern in patterns for name in matching(tensors, pattern, str(weights))}
     names = canonical_names(tensors, config)
@@ -285,7 +320,6 @@ def import_model(
     tensors = {name: x for name, x in tensors.items() if name not in left_out}
     emptied = {parts[name] for name in left_out} - {parts[name] for name in tensors} - {*REQUIRED_PARTS}
     dropped = {*(what for what in drop if what in PARTS), *new.names, *emptied}
-    family = export_family(config)
     needed = (word_head(config) if part == "mlm_head" else part for part in family.classes[architecture])
     required = {*needed, *_read_by(own, config)} - dropped
     if own is not None and own.subtree not in dropped:
@@ -293,6 +327,7 @@ def import_model(
     params = params_from_tensors(tensors, config, str(weights), head=own, required=required, drop=dropped)
     notes = _config_notes(fields, family, architecture, own if own and own.subtree in params else None)
     notes += (f"dropped: {list_some(sorted(left_out))}",) if left_out else ()
+    notes += (f"{family.unread.rstrip('.')}, the head of an {family.title}, was left out",) if unread else ()
     untrained = untrained_parts(fields, source) & set(params)
     kept_head = own if own and own.subtree in params else None
     of_pairs = recorded(fields).get("of_pairs") if kept_head else None

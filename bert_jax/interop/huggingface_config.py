@@ -81,11 +81,12 @@ def config_to_json(
     ids: Mapping[str, int],
     head: TaskHead | None = None,
     other_fields: Mapping[str, Json] | None = None,
+    family: Family | None = None,
 ) -> JsonObject:
     """Returns the `config.json` of a model saved as `architecture` (a transformers class name), with `other_fields` unchanged.
-    `ids` has the ids of the special tokens by role (pad, cls, sep, mask)."""
+    `ids` has the ids of the special tokens by role (pad, cls, sep, mask). `family` is by default the family of `config`."""
     carried: JsonObject = dict(other_fields or {})
-    family = export_family(config)
+    family = family or export_family(config)
     named = {"architectures": [architecture], "model_type": family.model_type, **family.write(config, ids, carried)}
     stated = head_to_json(head) if head else {}
     return carried | named | {name: value for name, value in stated.items() if value is not None or name not in named}

@@ -282,7 +282,7 @@ def average(models: Iterable[Model]) -> Model:
     taken = iter(models)
     first = next(taken)
     untrained, count = set(first.untrained), 1
-    total = jax.tree.map(lambda x: np.asarray(x, np.float64), first.params)
+    total = jax.tree.map(lambda x: np.asarray(x, np.float64), (first.params, first.discriminator))
     for model in taken:
         differences = _differences(first, model)
         if differences:
@@ -290,11 +290,11 @@ def average(models: Iterable[Model]) -> Model:
             raise UserError(
                 f"{first.source} and {model.source} cannot be averaged: {listed}; name models of the same architecture"
             )
-        total = jax.tree.map(lambda mine, x: mine + x, total, model.params)
+        total = jax.tree.map(lambda mine, x: mine + x, total, (model.params, model.discriminator))
         untrained |= model.untrained
         count += 1
-    params = jax.tree.map(lambda x: (x / count).astype(np.float32), total)
-    return dataclasses.replace(first, params=params, untrained=frozenset(untrained))
+    params, discriminator = jax.tree.map(lambda x: (x / count).astype(np.float32), total)
+    return dataclasses.replace(first, params=params, discriminator=discriminator, untrained=frozenset(untrained))
 
 
 def _differences(a: Model, b: Model) -> list[str]:

@@ -16,7 +16,7 @@ from bert_jax.data import DECODER_INPUTS, INPUTS
 from bert_jax.model.bert import Bert
 from bert_jax.model.config import ModelConfig
 from bert_jax.model.heads.pretraining_heads import MaskedLanguageModelHead, NextSentenceHead, Pooler, SoftmaxHead
-from bert_jax.model.layers import Seed, hash_word, named, random_words, truncated_normal
+from bert_jax.model.layers import Seed, activation, hash_word, named, random_words, truncated_normal
 from bert_jax.model.pretraining import SkipGramHead, pretraining_model
 from bert_jax.model.tokens import Tokens
 
@@ -97,6 +97,15 @@ class Model:
         """Returns the NSP head, which reads the pooler."""
         return self._head("nsp_head", NextSentenceHead, key, jnp.zeros((1, 1, self.hidden_size)))
 
+    def discriminator(self, key: Key[Array, ""]) -> Boxed:
+        """Returns ELECTRA's head for `replaced_logits`: a dense layer, the encoder's activation, and a dense layer with one
+        output."""
+        first, second = jax.random.split(key)
+        return {
+            "dense": dense(self.hidden_size, self.hidden_size, first),
+            "dense_prediction": dense(self.hidden_size, 1, second),
+        }
+
     def skip_gram_head(self, key: Key[Array, ""]) -> Boxed:
         """Returns the context vectors and the counts of the words."""
         return self._head("skip_gram_head", SkipGramHead, key, jnp.zeros((1, 1), jnp.int32))
@@ -140,6 +149,11 @@ class Model:
         hidden = self.encode_at(params, batch["masked_positions"], batch, seed)
         table = params["embeddings"]["word_embeddings"]["embedding"]
         return cast(Array, MaskedLanguageModelHead(self.config).apply({"params": head}, hidden, table))
+
+    def replaced_logits(self, head: Params, hidden: Float[Array, "B L D"]) -> Float[Array, "B L"]:
+        """Returns the logit that each token was replaced, float32. `head` holds the parameters of a `discriminator`."""
+        inner = activation(self.config.activation)(apply_dense(head["dense"], hidden))
+        return apply_dense(head["dense_prediction"], inner)[..., 0]
 
     def logits(self, params: Params, batch: Batch, seed: Seed | None = None) -> dict[str, Float[Array, "B ..."]]:
         """Returns the logits of the heads of `pretraining_model` for this encoder, e.g. "mlm_logits" and "nsp_logits"."""

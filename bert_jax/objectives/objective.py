@@ -109,7 +109,7 @@ class Objective(abc.ABC):
     """Title of a score -> its baseline, computed on the same held-out rows."""
     exported: ClassVar[str | None] = None
     """The transformers class that the model is exported as, with all parameters of this class. None: only the encoder is
-    exported."""
+    exported. An encoder that ELECTRA's class does not support is also exported alone."""
     temporary: ClassVar[tuple[str, ...]] = ()
     """Parts of the parameters that are only needed for training."""
 

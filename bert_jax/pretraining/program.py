@@ -13,6 +13,7 @@ from jax.sharding import Mesh
 from bert_jax.configs.pretraining import PretrainingExperiment
 from bert_jax.errors import UserError, nearest
 from bert_jax.interface.named import is_in_file
+from bert_jax.interop.families.electra import CLASS, DISCRIMINATOR, discriminator_shapes
 from bert_jax.interop.huggingface_config import ARCHITECTURES
 from bert_jax.interop.names import REQUIRED_PARTS, our_shapes
 from bert_jax.model.config import ModelConfig
@@ -79,6 +80,7 @@ _OF_BERT = ("BertModel", "BertForPreTraining", "BertForMaskedLM", "BertLMHeadMod
 EXPORTED: Mapping[str, Sequence[str]] = {
     **{name: ARCHITECTURES[name] for name in _OF_BERT},
     "MarianMTModel": ("decoder", "lm_head"),
+    CLASS: (DISCRIMINATOR,),
 }
 """Name of a transformers class that a pretrained model can be exported as (`Objective.exported`) -> the parts that the files of
 this class must have."""
@@ -112,7 +114,8 @@ def check_objective(experiment: PretrainingExperiment) -> None:
 def _check_shapes(key: str, parts: Boxed, model: ModelConfig) -> None:
     """Raises UserError unless the exported `parts` have the arrays of the model."""
     found = {path: x.shape for path, x in flatten_dict(unboxed(parts), sep="/").items()}
-    wanted = {path: shape for path, shape in our_shapes(model).items() if path.partition("/")[0] in parts}
+    known = our_shapes(model) | discriminator_shapes(model)
+    wanted = {path: shape for path, shape in known.items() if path.partition("/")[0] in parts}
     for path in sorted(found.keys() | wanted.keys()):
         if (there := found.get(path)) != (here := wanted.get(path)):
             part = path.partition("/")[0]

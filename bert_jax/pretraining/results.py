@@ -23,6 +23,9 @@ from bert_jax.files import JsonObject
 from bert_jax.interface.named import Record
 from bert_jax.interface.words import counted
 from bert_jax.interop.card import Training, read_training
+from bert_jax.interop.families.bert import BERT
+from bert_jax.interop.families.electra import CLASS, DISCRIMINATOR
+from bert_jax.interop.families.family import export_family
 from bert_jax.interop.huggingface import Model
 from bert_jax.interop.names import REQUIRED_PARTS, rows
 from bert_jax.model.config import ModelConfig
@@ -130,8 +133,10 @@ def card_scores(objective: Objective, scores: Mapping[str, float]) -> list[tuple
 def exported_parts(objective: Objective, model: ModelConfig) -> set[str]:
     """Returns the names of the parameter subtrees that are exported. They are the encoder, the parts that belong to the
     objective's transformers class, and the parts that belong to none of the classes in `EXPORTED`. Temporary parts are left
-    out."""
-    if objective.exported is None:
+    out. An encoder that ELECTRA's classes do not support is exported without the discriminator."""
+    if objective.exported == CLASS and export_family(model) is BERT:
+        return {*REQUIRED_PARTS, DISCRIMINATOR} - {*objective.temporary}
+    if objective.exported in (None, CLASS):
         return {*REQUIRED_PARTS}
     others = {part for parts in EXPORTED.values() for part in parts} - {*EXPORTED[objective.exported]}
     return {row.subtree for row in rows(model)} - {*objective.temporary} - others
@@ -143,7 +148,8 @@ def trained_model(experiment: PretrainingExperiment, params: PyTree[jax.Array], 
     assert tokenizer is not None, "a corpus opened from a directory has a tokenizer"
     parts = exported_parts(experiment.trained_objective, experiment.model)
     own = {part: tree for part, tree in params.items() if part in parts}
-    return Model(params=own, config=experiment.model, tokenizer=tokenizer)
+    discriminator = own.pop(DISCRIMINATOR, None)
+    return Model(params=own, discriminator=discriminator, config=experiment.model, tokenizer=tokenizer)
 
 
 def load_checkpointed_model(workdir: AnyPath, step: int) -> Model:

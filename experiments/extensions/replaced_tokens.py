@@ -4,8 +4,9 @@ tokens.
     tpu_scripts/run.sh pretrain --config=experiments/pretrain/laptop.py --workdir=runs/replaced_tokens \
         --config.objective=experiments/extensions/replaced_tokens.py:ReplacedTokens
 
-`--config.objective_options.weight=20` sets a field of the class. Both parts train together; only the encoder is exported. Unlike
-in the paper, the generator has its own embeddings.
+`--config.objective_options.weight=20` sets a field of the class. Both parts train together. The encoder and the head that finds
+the changed tokens are exported as transformers' ElectraForPreTraining; an encoder that this class does not support is exported
+alone. Unlike in the paper, the generator has its own embeddings.
 """
 
 import dataclasses
@@ -13,7 +14,7 @@ import dataclasses
 import jax.numpy as jnp
 
 from bert_jax.objectives.losses import binary_cross_entropy, cross_entropy
-from bert_jax.objectives.model import another_seed, apply_dense, dense, sampled, with_predictions
+from bert_jax.objectives.model import another_seed, sampled, with_predictions
 from bert_jax.objectives.objective import Objective
 from bert_jax.objectives.scores import majority_baseline
 
@@ -32,10 +33,11 @@ class ReplacedTokens(Objective):
         "generator loss": ("mlm_loss", "masked"),
     }
     baselines = {"RTD accuracy": majority_baseline("replaced", "tokens")}
+    exported = "ElectraForPreTraining"
 
     def parameters(self, model, key):
         small = model.scaled(self.generator_size)
-        return {"generator": small.encoder(key) | {"head": small.mlm_head(key)}, "detector": dense(model.hidden_size, 1, key)}
+        return {"generator": small.encoder(key) | {"head": small.mlm_head(key)}, "discriminator": model.discriminator(key)}
 
     def sums(self, params, batch, seed):
         generator = params["generator"]
@@ -44,7 +46,7 @@ class ReplacedTokens(Objective):
         original = with_predictions(batch, batch["masked_targets"])
         shown = with_predictions(batch, sampled(logits, batch, another_seed(seed, 2)))
         hidden = self.model.encode(params, batch | {"input_ids": shown}, seed)  # [B, L, D]
-        scores = apply_dense(params["detector"], hidden)[..., 0]
+        scores = self.model.replaced_logits(params["discriminator"], hidden)  # [B, L]
         is_token, is_new = batch["sequence_ids"] != 0, shown != original
         return {
             "mlm_loss": cross_entropy(logits, batch["masked_targets"]).sum(),

@@ -330,7 +330,7 @@ def test_the_objective_trains_and_is_recorded(folder: pathlib.Path, whole: dict[
         assert found["files"]["objective"]["path"] == str(folder / "replaced_tokens.py")
         assert found["files"]["objective"]["source"] == (folder / "replaced_tokens.py").read_text()
         assert "config.objective replaced_tokens.py (" in (workdir / "model" / "README.md").read_text()
-        assert not {name for name in weights(workdir) if "generator" in name or "detector" in name or "cls." in name}
+        assert not {name for name in weights(workdir) if "generator" in name or "discriminator" in name or "cls." in name}
 
 
 def test_eight_devices_train_as_one_device(whole: dict[int, pathlib.Path]):
@@ -602,7 +602,7 @@ REFUSED = {
     "objective=MINE/replaced_tokens.py:Replaced": "has no 'Replaced'; did you mean 'ReplacedTokens'?",
     "objective=MINE/bad.py:function": "is <function function",
     "objective=MINE/bad.py:Half": "bad.py:Half has no loss and no sums; see the class Objective",
-    "objective=MINE/bad.py:Electra": "exported='ElectraForPreTraining' is not a class that this project writes: ",
+    "objective=MINE/bad.py:Electra": "exported='ElectraForPreTraining' needs the parameters discriminator, which the",
     "objective=MINE/bad.py:Words": "exported='BertForMaskedLM' needs the parameters mlm_head, which the objective",
     "objective=MINE/bad.py:Unnamed": "which neither sums nor counts returns; did you mean 'masked'?",
     "objective=MINE/replaced_tokens.py:ReplacedTokens --config.objective_options.wight=3": (

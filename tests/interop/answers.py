@@ -12,6 +12,7 @@ from bert_jax.interop.huggingface import Model
 from bert_jax.model.heads.bert_with_head import BertWithHead
 from bert_jax.model.pretraining import BertForPreTraining
 from bert_jax.model.tokens import Tokens
+from bert_jax.objectives.model import Model as Encoder
 
 
 def our_outputs(model: Model, batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -21,6 +22,10 @@ def our_outputs(model: Model, batch: dict[str, np.ndarray]) -> dict[str, np.ndar
     first = np.zeros((rows, 1), np.int32)
     inputs = (batch["input_ids"], batch["token_type_ids"], columns, batch["attention_mask"])
     row = dict(zip(INPUTS, inputs, strict=True)) | {"cls_positions": first}
+    if model.is_electra:
+        net = Encoder(model.config)
+        read = jax.jit(lambda params, head: net.replaced_logits(head, net.encode(params, row)))
+        return {"logits": read(model.params, model.discriminator)}
     if model.head:
         module = BertWithHead(model.config, model.head)
         logits = jax.jit(lambda params: module.apply({"params": params}, row)["logits"])(model.params)

@@ -39,7 +39,7 @@ from bert_jax.prediction.translating import translate
 from tests.data.tokenizers.test_json_tokenizer import documents, texts
 from tests.data.tokenizers.test_marian_tokenizer import write_marian
 from tests.interop.answers import our_outputs
-from tests.interop.tiny import as_model, make_labelled_model, make_model, make_translator, make_vocabulary
+from tests.interop.tiny import as_model, make_electra, make_labelled_model, make_model, make_translator, make_vocabulary
 from tests.prediction.reference import engine_on
 
 FAMILIES = pathlib.Path(__file__).parents[1] / "golden" / "families"
@@ -120,6 +120,17 @@ def assert_what_transformers_saves_is_the_same_model(model: Model, tmp_path: pat
     back = import_model(tmp_path / "resaved", vocab_multiple=model.config.vocab_multiple)
     assert (back.config, back.head) == (model.config, model.head)
     jax.tree.map(np.testing.assert_array_equal, back.params, zero_padding_rows(model.params, model.config))
+
+
+def test_transformers_finds_replaced_tokens_as_the_pretraining_does(peer, tmp_path, vocabulary):
+    model = make_electra(vocabulary)
+    report = check(peer, model, tmp_path)
+    assert report["class"] == "ElectraForPreTraining"
+    assert report["loading"] == {}
+    assert report["differences"].keys() == {"logits"}
+    assert report["differences"]["logits"] < 1e-5
+    encoder = dataclasses.replace(model, discriminator=None)
+    assert_what_transformers_saves_is_the_same_model(encoder, tmp_path)
 
 
 def ours(tokenizer: Tokenizer, text: str) -> list[int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import pathlib
 import string
 from collections.abc import Collection
@@ -12,6 +13,7 @@ import tokenizers
 from flax.traverse_util import unflatten_dict
 
 from bert_jax.data.tokenizers.tokenizer import load_tokenizer
+from bert_jax.interop.families.electra import DISCRIMINATOR, discriminator_shapes
 from bert_jax.interop.huggingface import Model
 from bert_jax.interop.names import our_shapes
 from bert_jax.model.config import ModelConfig, published
@@ -75,6 +77,16 @@ def make_model(vocabulary: pathlib.Path, **fields: Any) -> tuple[dict[str, Any],
 def as_model(params: dict[str, Any], config: ModelConfig, vocabulary: pathlib.Path, head: TaskHead | None = None) -> Model:
     """Returns the arguments of an export as a `Model`."""
     return Model(params=params, config=config, tokenizer=load_tokenizer(vocabulary), head=head)
+
+
+def make_electra(vocabulary: pathlib.Path, **fields: Any) -> Model:
+    """Returns a random encoder with the head that finds replaced tokens."""
+    params, config = make_model(vocabulary, **fields)
+    rng = np.random.default_rng(8)
+    values = {path: 0.3 * rng.standard_normal(shape, np.float32) for path, shape in discriminator_shapes(config).items()}
+    head = unflatten_dict(values, sep="/")[DISCRIMINATOR]
+    encoder = {part: params[part] for part in ("embeddings", "encoder")}
+    return dataclasses.replace(as_model(encoder, config, vocabulary), discriminator=head)
 
 
 def make_translator(vocabulary: pathlib.Path, **fields: Any) -> Model:

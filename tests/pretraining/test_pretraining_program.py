@@ -114,6 +114,7 @@ def model() -> Any:
         ("BertForMaskedLM", {"mlm_head"}, ""),
         ("BertForMaskedLM", set(), "exported='BertForMaskedLM' needs the parameters mlm_head, which the objective"),
         ("BertForPreTraining", {"mlm_head", "nsp_head"}, "exported='BertForPreTraining' needs the parameters pooler, which"),
+        ("ElectraForPreTraining", {"mlm_head"}, "exported='ElectraForPreTraining' needs the parameters discriminator, which"),
         ("BertForMaskedLn", {"mlm_head"}, "exported='BertForMaskedLn' is not a class that this project writes: did you mean"),
     ],
 )

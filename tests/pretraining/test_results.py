@@ -95,6 +95,16 @@ def test_the_projection_of_a_distillation_is_not_exported():
     assert (found.params, found.config, found.tokenizer) == ({"mlm_head": 1}, experiment.model, tokenizer)
 
 
+@pytest.mark.parametrize(("positions", "discriminator"), [("learned", 2), ("rotary", None)])
+def test_the_discriminator_is_exported_with_an_encoder_that_electra_supports(positions, discriminator):
+    objective = "experiments/extensions/replaced_tokens.py:ReplacedTokens"
+    model = published("tiny") | {"positions": positions}
+    experiment = PretrainingExperiment.from_dict({"objective": objective, "model": model, "phases": [{"steps": 3}]})
+    params = {"encoder": 1, "discriminator": 2, "generator": 3}
+    found = trained_model(experiment, params, load_tokenizer(VOCABULARY, lowercase=True))
+    assert (found.params, found.discriminator) == ({"encoder": 1}, discriminator)
+
+
 @pytest.mark.parametrize(
     ("exported", "temporary", "parts"),
     [
@@ -103,6 +113,7 @@ def test_the_projection_of_a_distillation_is_not_exported():
         ("BertForMaskedLM", ("mlm_head",), set()),
         ("BertForPreTraining", (), {"mlm_head", "pooler", "nsp_head"}),
         ("BertForNextSentencePrediction", (), {"pooler", "nsp_head"}),
+        ("ElectraForPreTraining", (), {"discriminator"}),
     ],
 )
 def test_a_model_is_exported_with_the_parts_of_its_class(exported, temporary, parts):

@@ -8,6 +8,7 @@ In: a `model_type`, or the configuration of a model. Out: the `Family`, whose ta
     modernbert.py   ModernBERT, with Ettin and mmBERT
     eurobert.py     EuroBERT
     nomic_bert.py   nomic-bert
+    electra.py      ELECTRA, which is read as a BERT
     marian.py       Marian's encoder-decoders, the translators of OPUS-MT
 
 To add a family, add a file and a line in FAMILIES."""
@@ -26,6 +27,8 @@ FAMILIES: Mapping[str, str] = {
     "marian": "bert_jax.interop.families.marian:MARIAN",
 }
 """`model_type` -> the family. A Transformer is exported as the first family that supports it."""
+READ_AS_BERT: Mapping[str, str] = {"electra": "bert_jax.interop.families.electra:ELECTRA"}
+"""`model_type` -> a family whose models differ from BERT only in names, so that they are read as BERTs."""
 OWN_FAMILIES = ("bert_jax", *(name for name in ENCODERS if name != "transformer"))
 """The values of `model_type` for models that only this package supports: Transformers, and the other encoders. transformers
 refuses to load these models."""

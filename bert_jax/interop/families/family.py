@@ -15,7 +15,7 @@ import numpy as np
 from bert_jax.errors import UserError
 from bert_jax.files import JsonObject
 from bert_jax.interface.named import load_built_in
-from bert_jax.interop.families import FAMILIES, OWN_FAMILIES
+from bert_jax.interop.families import FAMILIES, OWN_FAMILIES, READ_AS_BERT
 from bert_jax.model.config import Architecture, ModelConfig
 from bert_jax.model.positions import fixed_table
 
@@ -309,6 +309,8 @@ class Family:
     """(the name of the decoder's bias, the name from which transformers reads the bias if the decoder is not tied)."""
     renamed: Mapping[str, str] = dataclasses.field(default_factory=dict)
     """Old ending of a tensor name -> the current ending."""
+    unread: str = ""
+    """The prefix of the tensors of a head that is not read, including its dot."""
     omitted: tuple[str, ...] = ()
     """Biases that some files leave out. A missing bias is read as zeros."""
     buffers: Mapping[str, tuple[str, Callable[[int, ModelConfig], np.ndarray]]] = dataclasses.field(default_factory=dict)
@@ -390,9 +392,10 @@ def family_named(model_type: Any, source: str) -> Family:
         from bert_jax.interop.families.bert import own_family  # imported here, since `bert.py` imports this module
 
         return own_family(model_type)
-    if not isinstance(model_type, str) or model_type not in FAMILIES:
-        raise UserError(f"{source}: model_type={model_type!r} cannot be represented; known: {', '.join(FAMILIES)}")
-    family: Family = load_built_in(FAMILIES[model_type])
+    known = {**FAMILIES, **READ_AS_BERT}
+    if not isinstance(model_type, str) or model_type not in known:
+        raise UserError(f"{source}: model_type={model_type!r} cannot be represented; known: {', '.join(known)}")
+    family: Family = load_built_in(known[model_type])
     return family
 
 
