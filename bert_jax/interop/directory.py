@@ -70,7 +70,8 @@ def replaced_when_complete(directory: pathlib.Path, form: str, card: str = "") -
         _refuse_second_writer(directory)
         files.restore(directory)
         check_replaceable(directory, form, str(directory))
-        directory.parent.mkdir(parents=True, exist_ok=True)
+        with contextlib.suppress(FileExistsError):  # a file in its place is reported below, as "Not a directory"
+            directory.parent.mkdir(parents=True, exist_ok=True)
         with files.writing_directory(directory, replace=True) as temporary:
             _refuse_second_writer(directory, temporary.with_suffix(".part"))  # both processes may have started at once
             yield temporary
