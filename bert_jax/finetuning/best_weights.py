@@ -28,7 +28,7 @@ from bert_jax.model.heads.head import TaskHead
 from bert_jax.model.heads.span import SpanHead
 from bert_jax.objectives.cross_view import PART as CROSS_VIEW
 from bert_jax.runtime.goodput import TimeCategory
-from bert_jax.runtime.workdir import own_files
+from bert_jax.runtime.workdir import FILES, own_files
 from bert_jax.tasks import ENGLISH
 from bert_jax.tasks.config import OwnDataConfig, TaskConfig
 from bert_jax.tasks.readers.own_data import table_settings, text_columns
@@ -125,7 +125,7 @@ class BestWeights:
             settings = text_settings(job.experiment.task, task.name, job.head, unanswerable=unanswerable, threshold=threshold)
             whole = dataclasses.replace(whole, of_pairs=of_pairs, **settings)
             trained = dataclasses.replace(whole, untrained=frozenset(), other_fields={})
-            files = own_files(job.run.workdir)
+            files = (results or {}).get(FILES) or own_files(job.run.workdir)  # a sweep's best run may have used other files
             about: JsonObject = {"task": task.name, "step": int(best["step"]), **exported_files(files)}
             training = training_section(job.experiment, task.name, start, results or {}, files)
             export_trained(directory, trained, about, None, training)

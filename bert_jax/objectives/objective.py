@@ -29,6 +29,7 @@ import abc
 import contextlib
 import copy
 import dataclasses
+import difflib
 import functools
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Self
@@ -350,8 +351,9 @@ class Objective(abc.ABC):
             )
 
     def check_formulas(self, key: str) -> None:
-        """Raises UserError if a formula of `scores` reads a score that is not computed before the formula. With `get` and `in`,
-        it may also read a score that the class defines but this model lacks. `key` names the objective in messages."""
+        """Raises UserError if a formula of `scores` reads a score that is computed only after the formula, or if it reads a score
+        that does not exist. With `get` and `in`, it may read a score that the class defines but this model lacks, and names that
+        are not misspelt if it also reads a score. `key` names the objective in messages."""
         named, before = self.named_scores(), dict[str, float]()
         optional = self.defined_scores() - named.keys() - {"loss"}
         for name, formula in named.items():
@@ -361,16 +363,18 @@ class Objective(abc.ABC):
                 scores = ReadScores(before, optional)
                 with contextlib.suppress(ArithmeticError, ValueError):  # the formula may not be defined for these numbers
                     formula(scores)
-                if scores.absent:
-                    part = scores.absent[0]
-                    later = part in named and part != name
-                    hint = "move the formula after it" if later else nearest(part, named.keys() - {name})
-                    raise UserError(f"{what} reads {part!r}, which is not a score before it; {hint}")
+                others, later = named.keys() - {name}, named.keys() - before.keys() - {name}
+                wrong = [*scores.missing, *(part for part in scores.absent if part in later or not scores.has_found)]
+                wrong += [part for part in scores.absent if difflib.get_close_matches(part, others, cutoff=0.9)]
+                if wrong:
+                    hint = "move the formula after it" if wrong[0] in later else nearest(wrong[0], others)
+                    raise UserError(f"{what} reads {wrong[0]!r}, which is not a score before it; {hint}")
             before[name] = 1.0
 
     def defined_scores(self) -> set[str]:
         """Returns the names of all scores of this class and of the classes from which it inherits."""
-        return {score_name(title) for kind in type(self).__mro__ for title in getattr(kind, "scores", {})}
+        found = [self.scores, *(vars(kind).get("scores") for kind in type(self).__mro__)]
+        return {score_name(title) for scores in found if isinstance(scores, Mapping) for title in scores}  # it may be a property
 
     def _checked(self, key: str, what: str, made: Any) -> set[str]:
         """Checks the sums or counts returned by `what`, and returns their names."""

@@ -59,23 +59,32 @@ def perplexity(loss: float) -> float:
 
 
 class ReadScores(dict[str, float]):
-    """Scores for a trial of a formula. `absent` holds the names that the formula reads although they are not scores. `get` and
-    `in` may also read the `optional` names."""
+    """Scores for a trial of a formula, which record what the formula reads."""
 
     def __init__(self, scores: Mapping[str, float], optional: Collection[str]):
+        """`get` and `in` may also read the `optional` names."""
         super().__init__(scores)
         self._optional = optional
+        self.missing: list[str] = []
+        """The names that the formula reads by index although they are not scores."""
         self.absent: list[str] = []
+        """The other names for which the formula asks although they are not scores."""
+        self.has_found = False
+        """Whether the formula reads a score."""
 
     def __bool__(self) -> bool:
         return True  # a formula may return None without reading if there are no scores
 
-    def __missing__(self, name: str) -> float:
-        self.absent.append(name)
+    def __getitem__(self, name: str) -> float:
+        if super().__contains__(name):
+            self.has_found = True
+            return super().__getitem__(name)
+        self.missing.append(name)
         return 1.0
 
     def __contains__(self, name: object) -> bool:
         found = super().__contains__(name)
+        self.has_found |= found
         if not found and name not in self._optional:
             self.absent.append(str(name))
         return found

@@ -128,9 +128,8 @@ def _as_list(value: Any) -> Any:
 
 
 def _require_effect(experiment: PretrainingExperiment, stated: JsonObject, given: Collection[str]) -> list[str]:
-    """Raises UserError if one of the keys `given` has no effect, or if a setting of the polynomial decay is set and no schedule
-    uses it. Returns a note for each key of the experiment file that has no effect and differs from its default. `stated` are the
-    keys that the experiment file and the command line set."""
+    """Raises UserError if one of the keys `given` has no effect. Returns a note for each key of the experiment file that has no
+    effect and differs from its default. `stated` are the keys that the experiment file and the command line set."""
     found, phases = dict(flatten(stated)), stated.get("phases") or ()
     usual = dict(flatten(PretrainingExperiment(phases=(PhaseConfig(),) * len(phases)).to_dict()))
     notes: list[str] = []
@@ -142,13 +141,10 @@ def _require_effect(experiment: PretrainingExperiment, stated: JsonObject, given
             notes.append(f"config.{key}={found[key]} of the experiment file has no effect, because {reason}")
 
     spans = experiment.schedules()
-    for name, default in (("decay_power", 1.0), ("end_learning_rate", 0.0)):
-        value = getattr(experiment.optimizer, name)
-        if value != default and not any(span.reads(name) for span in spans):
-            raise UserError(
-                f"config.optimizer.{name}={value} is not used by the schedules of the phases "
-                f"({', '.join(dict.fromkeys(span.schedule for span in spans))}); leave it out, or set schedule=original"
-            )
+    for name in ("decay_power", "end_learning_rate"):
+        if not any(span.reads(name) for span in spans):
+            used = ", ".join(dict.fromkeys(span.schedule for span in spans))
+            refuse(f"optimizer.{name}", f"no phase's schedule reads it ({used})", "leave it out, or set schedule=original")
     _require_effect_on_model(experiment, refuse)
     policy = experiment.spikes.policy
     for name in ("deviations", "window", "in_a_row", "rollback_steps", "max_rollbacks"):

@@ -361,7 +361,13 @@ def test_formulas_may_read_scores_that_a_model_lacks_and_need_not_be_defined_for
     """Without pairs, the loss of BERT's objective is a sum with the missing score "nsp_loss"."""
     plain = objective_of("mlm", False)
     taught = Distillation(plain, PretrainingDistillation()).for_model(plain.model)
-    for objective in (plain, taught, changed(scores={**Good.scores, "gain": lambda scores: 1 / (scores["my_loss"] - 1)})):
+    options = {
+        "gain": lambda scores: 1 / (scores["my_loss"] - 1),
+        "total": sum_formula("my_loss", "aux_loss"),
+        "shared": lambda scores: scores["mlm_loss"] if "mlm_loss" in scores else scores["my_loss"],
+    }
+    own = (changed(scores={**Good.scores, name: formula}) for name, formula in options.items())
+    for objective in (plain, taught, *own, changed(scores=property(lambda self: Good.scores))):
         objective.check_formulas("it")
 
 
