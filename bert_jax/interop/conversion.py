@@ -22,7 +22,6 @@ from bert_jax.interop import NEW_POSITIONS, PARTS, TEXT_POOLINGS
 from bert_jax.interop.card import BEFORE_CHANGES, model_card, read_training
 from bert_jax.interop.directory import check_replaceable, exported_formats
 from bert_jax.interop.families.bert import BERT
-from bert_jax.interop.families.electra import DISCRIMINATOR
 from bert_jax.interop.families.family import export_family
 from bert_jax.interop.families.marian import MARIAN
 from bert_jax.interop.huggingface import (
@@ -130,10 +129,9 @@ def model_lines(model: Model, new: Sequence[str] = ()) -> list[str]:
     casing = "lower-cased" if words.lowercase else "cased"
     other = "" if config.positions == Architecture.positions else f" ({config.positions})"
     reads = "" if config.direction == "both" else ", left to right"
-    head = [DISCRIMINATOR] if model.is_electra else []
     return [
         f"{model.source}: {dataclasses.replace(model, params=read).counts.in_words}",
-        *part_lines(model, [*(part for part in ("embeddings", "encoder", *model.parts) if part in read), *head]),
+        *part_lines(model, [part for part in ("embeddings", "encoder", *model.parts) if part in read]),
         config.in_words
         if config.translates or not config.has_attention
         else f"{config.in_words}, {counted(config.max_position, 'position')}{other}, "
@@ -236,10 +234,8 @@ def written(model: Model, flags: argparse.Namespace, changes: Sequence[str] = ()
     """Writes `model` and returns output lines that describe the files. The model card lists the `changes`. Raises UserError if
     the format cannot hold a part of the model."""
     target = pathlib.Path(flags.to)
-    notes: list[str] = []
-    if model.discriminator is not None and (flags.format not in ("huggingface", "bert_jax") or not model.is_electra):
-        model, notes = dataclasses.replace(model, discriminator=None), [f"{DISCRIMINATOR} is not exported"]
     card = _converted_card(model, flags, changes)
+    notes: list[str] = []
     if flags.format in ("huggingface", "bert_jax"):
         if flags.format == "huggingface":
             _check_marian(model)

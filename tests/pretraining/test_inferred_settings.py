@@ -193,8 +193,9 @@ def test_a_decay_power_and_an_end_rate_need_a_phase_that_uses_them(default: str,
         if used:
             assert infer_settings(values, ())[0]["optimizer"][name] == value
         else:
-            assert f"config.optimizer.{name}={value} of the experiment file has no effect" in "".join(infer_settings(values, ())[1])
-            with pytest.raises(UserError, match=rf"^config\.optimizer\.{name} has no effect, because no .* leave it out, or set "):
+            notes = "".join(infer_settings(values, ())[1])
+            assert f"config.optimizer.{name}={value} of the experiment file has no effect" in notes
+            with pytest.raises(UserError, match=rf"^config\.optimizer\.{name} has no effect, because no .* leave it out, or"):
                 infer_settings(values, [f"optimizer.{name}"])
 
 
