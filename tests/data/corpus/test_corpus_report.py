@@ -126,7 +126,7 @@ def test_a_sample_of_lines_estimates_the_rate_of_repeats(tmp_path, build, monkey
     (tmp_path / "a.txt").write_text("\n\n".join(texts))
     keep = {"duplicate-documents"}
     exact = build(tmp_path / "exact", f"text:{tmp_path}/a.txt", layout="sentences", keep=keep)
-    monkeypatch.setattr(report, "_EXACT_SENTENCES", 800)
+    monkeypatch.setattr(report_module, "_EXACT_SENTENCES", 800)
     sampled = build(tmp_path / "sampled", f"text:{tmp_path}/a.txt", layout="sentences", keep=keep)
     assert exact["duplicate_lines_sampled"] == 1
     assert sampled["duplicate_lines_sampled"] > 3
