@@ -111,15 +111,15 @@ class Block(nn.Module):
 
         what = f"the attention of config.model.encoder={c.encoder}"
         if c.norm_placement == "post":
-            kept = read_out(x)
-            y = same_shape(what, kept, attention(x, tokens, seeds[0], layer))
-            x = ResidualNorm(c, name=attention_norm)(kept, y, of_attention)
+            y = attention(x, tokens, seeds[0], layer)
+            x = read_out(x)
+            x = ResidualNorm(c, name=attention_norm)(x, same_shape(what, x, y), of_attention)
             x = ResidualNorm(c, name=feed_forward_norm)(x, feed_forward(x).astype(x.dtype), of_feed_forward)
         else:
             x, normed = PreNorm(c, name=attention_norm)(x, None, of_attention) if layer.has_attention_norm else (x, x)
-            kept = read_out(x)
-            y = same_shape(what, kept, attention(normed, tokens, seeds[0], layer))
-            x, normed = PreNorm(c, name=feed_forward_norm)(kept, y, of_attention)
+            y = attention(normed, tokens, seeds[0], layer)
+            x = read_out(x)
+            x, normed = PreNorm(c, name=feed_forward_norm)(x, same_shape(what, x, y), of_attention)
             x = x + dropout(feed_forward(normed).astype(x.dtype), of_feed_forward)
         return nn.with_logical_constraint(x, ACTIVATION_AXES)
 
