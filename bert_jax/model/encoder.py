@@ -274,7 +274,7 @@ unstack.defvjp(
 
 
 class Stack(nn.Module):
-    """What an encoder declares about itself in addition to its line in `ENCODERS`. The defaults are BERT's."""
+    """The base class of encoders. It has the facts that are not in the encoder's line in `ENCODERS`; the defaults are BERT's."""
 
     objectives: ClassVar[Mapping[str, str]] = {"both": "bert", "left_to_right": "next_token"}
     """`ModelConfig.direction` -> the default objective. A direction that is not listed cannot be trained."""

@@ -156,7 +156,9 @@ def test_an_array_that_is_not_rows_x_rows_is_accepted_whatever_its_size(size: in
         flat = jnp.arange(len(batch["input_ids"])) * 16 + jnp.int32(len(batch["input_ids"]) * 16 * 30_000)
         return {"mine": (flat[:, None] + jnp.zeros((1, size))).sum()}
 
-    changed(sums=sums).check("it")
+    own = changed(sums=sums)
+    own.check("it")
+    assert own.sums({}, {"input_ids": np.zeros((2, 16), np.int32)}, None)["mine"].shape == ()
 
 
 def test_random_words_of_a_part_of_the_batch_equal_those_of_the_whole():
@@ -369,6 +371,7 @@ def test_formulas_may_read_scores_that_a_model_lacks_and_need_not_be_defined_for
     own = (changed(scores={**Good.scores, name: formula}) for name, formula in options.items())
     for objective in (plain, taught, *own, changed(scores=property(lambda self: Good.scores))):
         objective.check_formulas("it")
+    assert [formula({"my_loss": 3.0}) for formula in options.values()] == [0.5, 3.0, 3.0]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -229,7 +229,10 @@ def test_an_unusable_optimizer_is_refused_in_one_sentence(own: str, name: str, s
 
 @pytest.mark.parametrize("name", ["signs", "secant", "large"])
 def test_an_optimizer_may_be_an_unhashable_object_or_divide_by_changes_or_return_large_directions(own: str, name: str):
-    make_optimizer(OptimizerConfig(name=f"{own}:{name}"), {"a": boxed_vector()})
+    optimizer = make_optimizer(OptimizerConfig(name=f"{own}:{name}"), {"a": boxed_vector()})
+    weights, gradient = {"a": jnp.ones(3)}, {"a": jnp.float32([1, -2, 3])}
+    direction, _ = optimizer.update(gradient, optimizer.init(weights), weights)
+    assert jnp.vdot(direction["a"], gradient["a"]) > 0
 
 
 def test_an_exception_of_an_optimizer_keeps_its_traceback(own: str):

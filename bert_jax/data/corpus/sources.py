@@ -122,7 +122,7 @@ class Document:
 
 @dataclasses.dataclass(frozen=True)
 class SourceKind:
-    """How the sources of a kind are found and read. The functions raise UserError for text that cannot be read."""
+    """A kind of source: its functions find and read sources of this kind. They raise UserError for text that cannot be read."""
 
     form: str
     """How a source of this kind is written, e.g. "text:GLOB"."""
