@@ -180,8 +180,8 @@ def being_written(path: pathlib.Path, besides: pathlib.Path | None = None) -> li
 
 
 def _temporaries(directory: pathlib.Path, name: str, suffix: str) -> list[pathlib.Path]:
-    """Returns the temporary files or directories (by their suffix) of the file or directory `name`. If `name` is empty, returns
-    those of all names."""
+    """Returns the temporary files or directories (by their suffix) of the file or directory `name`, or of all
+    names if `name` is empty."""
     pattern = re.compile(rf"\.{re.escape(name) or '(?s:.+)'}\.[^.]+\.[0-9]+{re.escape(suffix)}")
     parts = directory.glob(f".{glob.escape(name) or '*'}.*.*{suffix}")
     return [part for part in parts if pattern.fullmatch(part.name)]
@@ -195,8 +195,8 @@ def _is_being_written(part: pathlib.Path) -> bool:
 
 def remove_leftovers(directory: pathlib.Path, name: str = "") -> None:
     """Removes the temporary files and directories of processes that no longer run. These are regular files of this user without
-    a lock, and directories of this user without a temporary file. Those of another machine, such as a container that no longer
-    exists, are only removed if they have not changed for a day. With `name`, only removes those of this file or directory."""
+    a lock, and directories of this user without a temporary file. Leftovers of another machine, such as a container that no
+    longer exists, are only removed if they have not changed for a day. With `name`, only removes the leftovers of this file."""
     for part in _temporaries(directory, name, PARTIAL_SUFFIX):
         with contextlib.suppress(OSError):
             if _is_removable(part):

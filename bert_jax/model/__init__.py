@@ -53,7 +53,7 @@ class EncoderKind(NamedTuple):
     has_positions: bool = False
     """Whether the embeddings are BERT's, with positions and token types."""
     has_attention: bool = False
-    """Whether the layers are those of a Transformer. If not, the settings of its block do not apply."""
+    """Whether the layers are Transformer layers. If not, the settings of its block do not apply."""
     pools: bool = False
     """Whether [CLS] can represent the text, so that a pooler and next sentence prediction can be trained."""
     decoder_layers: int = 0

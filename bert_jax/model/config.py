@@ -263,8 +263,8 @@ class Architecture:
 
     @property
     def kind(self) -> EncoderKind:
-        """The facts about the encoder. A user's own encoder has those of a Transformer, since it has the same embeddings, heads
-        and objectives."""
+        """The facts about the encoder. A user's own encoder has the facts of a Transformer, since it has the same embeddings,
+        heads and objectives."""
         return ENCODERS.get(self.encoder, ENCODERS["transformer"])
 
     @property

@@ -35,8 +35,8 @@ def model_row_flops(model: ModelConfig, length: int, predictions: int = 0, negat
     """Returns the FLOPs of a training step per row. With 0 predictions, only the encoder is counted.
 
     This is 69.9 G for BERT-Base at length 128 with 20 predictions, and 300.9 G at 512 with 76. The multiply-adds of a row are
-    counted by the method `products` of the encoder's class, and those of the predictions by `head_products` of the class of the
-    model with its pretraining heads. A user's own encoder has its matrix products counted in the program instead."""
+    counted by the method `products` of the encoder's class. The multiply-adds of the predictions are counted by `head_products`
+    of the model's class for pretraining. A user's own encoder has its matrix products counted in the program instead."""
     head = pretraining_class(model).head_products(model, length, predictions, negatives)
     products = None if is_in_file(model.encoder) else encoder_classes(model)[1].products(model, length)
     if products is None:

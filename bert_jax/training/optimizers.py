@@ -271,8 +271,8 @@ def _require_directions(config: OptimizerConfig) -> None:
     """Raises UserError if a user's optimizer returns updates, which point against the gradient, as optax.adam does, or
     directions that are not finite.
 
-    The optimizer is tried with the `SMALL` parameters in a few updates, since a rate may be 0 in the first ones. The gradients
-    are those of a quadratic function, since some methods divide by the change of the gradient. The steps are short, so that the
+    The optimizer is tried with the `SMALL` parameters in a few updates, since a rate may be 0 in the first ones. The
+    function to minimise is quadratic, since some methods divide by the change of the gradient. The steps are short, so that the
     gradients hardly change. The weights are orthogonal to the gradients, so that a decay has no part in the result. Nothing
     is checked if the optimizer cannot be used with these parameters."""
     key = f"config.optimizer.name={config.name}"

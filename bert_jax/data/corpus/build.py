@@ -254,7 +254,7 @@ def _own_files(config: BuildConfig) -> JsonObject:
 
 def _own_texts(config: BuildConfig) -> JsonObject:
     """Returns the texts of these files and of the user's files that they import, by path. They are only in the manifest. A build
-    compares its settings with those of an earlier start, perhaps of an older version, and the hashes suffice for this."""
+    compares its settings with the settings of an earlier start, for which the hashes suffice."""
     texts: dict[str, str] = {}
     for record in _own_records(config):
         texts |= {record["path"]: record["source"], **record.get("imports", {})}

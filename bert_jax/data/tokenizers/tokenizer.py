@@ -326,7 +326,7 @@ class Tokenizer:
 
     def words_and_marks(self, text: str, offsets: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
         """Returns the ranges of `word_spans`, split between punctuation marks or symbols and other characters, also if the
-        tokenizer splits only at white space. A piece is never split. `offsets` are those of `encode_with_offsets`."""
+        tokenizer splits only at white space. A piece is never split. `offsets` come from `encode_with_offsets`."""
         starts = {start for start, end in offsets if 0 < start < end and is_mark(text[start - 1]) != is_mark(text[start])}
         found: list[tuple[int, int]] = []
         for first, end in self.word_spans(text):
