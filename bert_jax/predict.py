@@ -20,7 +20,6 @@ if __name__ == "__main__":  # before the imports below, which take seconds
     run_command("bert_jax.predict", check="bert_jax.prediction.commands:check_flags")
 
 import argparse
-import dataclasses
 import pathlib
 import sys
 from collections.abc import Callable, Iterable, Sequence
@@ -28,6 +27,7 @@ from typing import Any
 
 from bert_jax.errors import UserError
 from bert_jax.files import JsonObject
+from bert_jax.interface.flags import read_options
 from bert_jax.interface.words import counted
 from bert_jax.prediction.answers import VectorWriter, Writer, answer_records
 from bert_jax.prediction.commands import COMMANDS, Command, parse_flags
@@ -68,9 +68,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def ask(name: str, command: Command, flags: argparse.Namespace) -> Callable[[], int]:
     """Runs the command `name` with its flags and writes its answers. Returns a function that prints the summary and returns the
     exit status. It raises UserError if a requested score or profile could not be made."""
-    asking = command.question
-    options = {field.name for field in dataclasses.fields(asking)}  # type: ignore[arg-type]
-    question = asking(**{option: value for option, value in vars(flags).items() if option in options})
+    question = read_options(command.question, flags)
     check_output(name, flags)
     vectors = bool(flags.output) and flags.output.lower().endswith(".npy")
     as_text = not flags.json and not flags.output

@@ -11,6 +11,7 @@ import re
 import shutil
 import sys
 import textwrap
+import typing
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, NoReturn, TypeVar
 
@@ -98,31 +99,41 @@ def in_formats(name: str, formats: Sequence[str]) -> list[str]:
     return [f"{name.removesuffix('.png')}.{form}" for form in formats] if name.endswith(".png") else [name]
 
 
-def flag(default: Any, text: str, metavar: str | None = None, name: str = "") -> Any:
-    """Returns a dataclass field that becomes a flag with this default, help `text`, and `name` (default: the field's name)."""
-    return dataclasses.field(default=default, metadata={"help": text, "metavar": metavar, "flag": name})
+def flag(
+    default: Any, text: str, metavar: str | None = None, name: str = "", read: Callable[[str], object] | None = None
+) -> Any:
+    """Returns a dataclass field that becomes a flag with this default, help `text`, and `name` (default: the field's name).
+    `read` converts the flag's text to its value (default: the annotation decides, see `add_option_flags`)."""
+    return dataclasses.field(default=default, metadata={"help": text, "metavar": metavar, "flag": name, "read": read})
 
 
 def add_option_flags(parser: Flags, options: type, *names: str) -> None:
     """Adds the flags of an options dataclass, or only the flags of its fields `names`.
 
-    A bool becomes a switch that negates its default. A tuple of numbers becomes a flag that may be repeated. A tuple of words
-    becomes a flag with a comma-separated list. Ranges and allowed words come from the annotations.
+    A bool becomes a switch that negates its default, or the two flags --NAME and --no-NAME if its default is None. A text must
+    not be empty. A tuple of allowed words becomes a flag with a comma-separated list. Any other tuple becomes a flag that may be
+    repeated. Ranges and allowed words come from the annotations.
     """
     for field in dataclasses.fields(options):
         if "flag" not in field.metadata or (names and field.name not in names):
             continue
-        hint, settings = hints(options)[field.name], {"dest": field.name, "help": field.metadata["help"]}
-        words = allowed_words(hint)
-        if isinstance(field.default, bool):
-            settings |= {"action": "store_false" if field.default else "store_true"}
-        elif words:
-            settings |= {"type": names_with_commas(words), "default": field.default, "metavar": field.metadata["metavar"]}
+        hint, default, read = hints(options)[field.name], field.default, field.metadata["read"]
+        is_many, words = isinstance(default, tuple), allowed_words(hint)
+        kinds = value_types(typing.get_args(hint)[0] if is_many else hint)
+        settings: dict[str, Any] = {"dest": field.name, "help": field.metadata["help"]}
+        if bool in kinds:
+            switch = "store_false" if default else "store_true"
+            settings |= {"action": argparse.BooleanOptionalAction if default is None else switch}
         else:
-            repeated = isinstance(field.default, tuple)
-            kind = InRange(float if float in value_types(hint) else int, *intervals(hint))
-            settings |= {"type": kind, "default": [] if repeated else field.default, "metavar": field.metadata["metavar"]}
-            settings |= {"action": "append"} if repeated else {}
+            settings |= {"default": default, "metavar": field.metadata["metavar"]}
+            if read:
+                settings |= {"type": read}
+            elif words:
+                settings |= {"type": names_with_commas(words)} if is_many else {"choices": words}
+            else:
+                number = float if float in kinds else int
+                settings |= {"type": nonempty if str in kinds else InRange(number, *intervals(hint))}
+                settings |= {"action": "append", "default": []} if is_many else {}
         parser.add_argument(field.metadata["flag"] or f"--{field.name.replace('_', '-')}", **settings)
 
 

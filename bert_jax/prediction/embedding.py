@@ -16,7 +16,7 @@ from bert_jax.files import JsonObject
 from bert_jax.interface.words import counted
 from bert_jax.interop.sentence_transformers import TextVectors, read_text_vectors
 from bert_jax.prediction import forwards
-from bert_jax.prediction.commands import COMBINATIONS, POOLINGS
+from bert_jax.prediction.commands import COMBINATIONS, POOLINGS, EmbedOptions
 from bert_jax.prediction.engine import Engine
 from bert_jax.prediction.fields import Field
 from bert_jax.prediction.packing import Item
@@ -27,26 +27,13 @@ _MADE_FOR: weakref.WeakKeyDictionary[Engine, TextVectors | None] = weakref.WeakK
 
 
 @dataclasses.dataclass(frozen=True)
-class Embed:
+class Embed(EmbedOptions):
     """Computes a vector for each text. With `words`, computes a vector for each word of a text.
 
     If an option is None and the model directory has the sentence-transformers format, the directory's setting is used. For
     other directories, None means the mean over the tokens of the last layer without normalisation. A text that is too long is
     then an error."""
 
-    pooling: str | None = None
-    """"mean": the mean over all tokens (a static model leaves out [CLS] and [SEP]); "cls": the state of [CLS]; "pooler": the
-    output of the trained pooler."""
-    layers: tuple[int, ...] = (-1,)
-    """The layers to read. 0 is the embeddings, N is the last layer, and negative numbers count from the end."""
-    combine: str = "mean"
-    """How to combine several layers: "mean", "sum" or "concat" (the paper's feature-based approach, section 5.3)."""
-    normalise: bool | None = None
-    """Whether to scale vectors to length 1."""
-    words: bool = False
-    """Whether to return one vector per word, the mean over the word's subwords, with the character offsets of the word."""
-    truncate: bool | None = None
-    """Whether to cut texts that are too long."""
     fields = (Field("text"),)
 
     def check(self, engine: Engine) -> None:

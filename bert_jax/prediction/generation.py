@@ -16,6 +16,7 @@ from bert_jax.files import JsonObject
 from bert_jax.interface.named import is_in_file
 from bert_jax.interface.words import counted
 from bert_jax.model.embeddings import check_ids
+from bert_jax.prediction.commands import GenerateOptions
 from bert_jax.prediction.decoding import Decoding, Knobs, Prompts, check_beams, continued
 from bert_jax.prediction.engine import Engine
 from bert_jax.prediction.fields import Field
@@ -24,7 +25,7 @@ from bert_jax.prediction.questions import encoded, shortened
 
 
 @dataclasses.dataclass(frozen=True)
-class Generate:
+class Generate(GenerateOptions):
     """Generates up to `tokens` new tokens per text, until the model ends the text with [SEP].
 
     The default is greedy decoding. With `temperature`, `top_k` or `top_p`, tokens are sampled. The logits are divided by
@@ -32,12 +33,6 @@ class Generate:
     most probable tokens whose probabilities sum to `top_p` (arXiv:1904.09751). Beam search keeps `beams` hypotheses. Keys and
     values of earlier tokens are cached, so each new token is one row in the model's matrix products."""
 
-    tokens: int = 50
-    temperature: float | None = None
-    top_k: int | None = None
-    top_p: float | None = None
-    beams: int = 1
-    seed: int = 0
     fields = (Field("text"),)
 
     @functools.cached_property

@@ -21,6 +21,7 @@ from bert_jax.model.heads.sequence import SequenceHead
 from bert_jax.model.heads.span import SpanHead
 from bert_jax.model.heads.token import TokenHead
 from bert_jax.prediction import forwards
+from bert_jax.prediction.commands import AnswerOptions, TagOptions, Truncation
 from bert_jax.prediction.engine import Engine
 from bert_jax.prediction.fields import Field
 from bert_jax.prediction.packing import Item
@@ -59,10 +60,9 @@ def _seems_a_label(text: str, last: str, first: str) -> str:
 
 
 @dataclasses.dataclass(frozen=True)
-class Classify:
+class Classify(Truncation):
     """Predicts the label of a text or a pair and the probabilities of all labels. A regression predicts a value."""
 
-    truncate: bool = False
     fields = (Field("text"), Field("text_b", optional=True))
 
     def check(self, engine: Engine) -> None:
@@ -132,7 +132,7 @@ class _Tagged:
 
 
 @dataclasses.dataclass(frozen=True)
-class Tag:
+class Tag(TagOptions):
     """Predicts a label for every word, at its first subword (paper section 5.3). Returns the character offsets of the words.
     Words and punctuation marks are separated for every tokenizer (`Tokenizer.words_and_marks`). A model that was trained on
     words with attached punctuation needs `words`.
@@ -140,10 +140,6 @@ class Tag:
     A text longer than the position table is cut into windows that overlap by half. Each word is labelled in the window where
     the word has the most context. A model with a CRF predicts the best label sequence of each window, and the marginal
     probabilities of the labels. If the labels are entity tags in any scheme (`as_tags`), entities are returned too."""
-
-    words: bool = False
-    """Whether records have a list "words" instead of "text". In a line of text, words are separated by TABs, or by spaces if
-    there are no TABs."""
 
     @property
     def fields(self) -> tuple[Field, ...]:
@@ -253,25 +249,10 @@ def _word_windows(
 
 
 @dataclasses.dataclass(frozen=True)
-class AnswerQuestion:
+class AnswerQuestion(AnswerOptions):
     """Finds the span of a context that answers a question. It consists of whole tokens, as in the scores of `finetune`. Long
-    contexts are read in windows, as in run_squad.py. Questions are truncated to the same number of tokens as in training.
+    contexts are read in windows, as in run_squad.py. Questions are truncated to the same number of tokens as in training."""
 
-    A setting that is None has the value of the fine-tuning run, or of run_squad.py if the model does not state it."""
-
-    n_best: int = 1
-    """The number of answers to return."""
-    length: int | None = None
-    """The number of tokens of a window, at most the number of positions of the model."""
-    doc_stride: int | None = None
-    """The number of tokens from the start of a window to the start of the next window."""
-    max_answer: int | None = None
-    """The maximum number of tokens of an answer."""
-    may_be_unanswerable: bool | None = None
-    """Whether to allow "no answer" (SQuAD 2.0)."""
-    no_answer_threshold: float | None = None
-    """The answer is "" if the score of "no answer" exceeds the score of the best span by more than this threshold. In training,
-    it is tuned on the dev set."""
     fields = (Field("question"), Field("context"))
 
     def check(self, engine: Engine) -> None:
@@ -369,11 +350,10 @@ _LONG_WORD = 4
 
 
 @dataclasses.dataclass(frozen=True)
-class Choose:
+class Choose(Truncation):
     """Chooses the best of several continuations of a prompt. Compares the logits of the (prompt, choice) pairs (paper section
     4.4, SWAG)."""
 
-    truncate: bool = False
     fields = (Field("prompt"), Field("choices", many=True))
 
     def check(self, engine: Engine) -> None:

@@ -15,6 +15,7 @@ from bert_jax.files import JsonObject
 from bert_jax.interface.words import counted
 from bert_jax.model.pretraining import word_head
 from bert_jax.prediction import forwards
+from bert_jax.prediction.commands import FillMaskOptions, Truncation
 from bert_jax.prediction.engine import Engine
 from bert_jax.prediction.fields import Field
 from bert_jax.prediction.packing import Item
@@ -55,15 +56,13 @@ class _Hypothesis:
 
 
 @dataclasses.dataclass(frozen=True)
-class FillMask:
+class FillMask(FillMaskOptions):
     """Predicts the `top_k` most probable words for each [MASK]. The other masks of the text stay masked.
 
     If `pieces` is above 1, words of up to `pieces` subwords are tried too. For these, the mask is replaced by 2, 3, ... masks.
     A beam search of width `top_k` fills these masks from left to right. The first mask gets a subword that starts a word, and
     all later masks get subwords that continue a word."""
 
-    top_k: int = 5
-    pieces: int = 1
     fields = (Field("text"),)
 
     def check(self, engine: Engine) -> None:
@@ -174,10 +173,9 @@ def _joined(engine: Engine, h: _Hypothesis) -> Candidate:
 
 
 @dataclasses.dataclass(frozen=True)
-class NextSentence:
+class NextSentence(Truncation):
     """Predicts the probability that `text_b` follows `text` in a document (label 0 of the NSP head)."""
 
-    truncate: bool = False
     fields = (Field("text"), Field("text_b"))
 
     def check(self, engine: Engine) -> None:
@@ -206,12 +204,11 @@ class NextSentence:
 
 
 @dataclasses.dataclass(frozen=True)
-class Score:
+class Score(Truncation):
     """Computes the pseudo-log-likelihood of a text (Salazar et al. 2020, arXiv:1910.14659). It is the sum of ln p(token) over
     all tokens, where each token is predicted with only this token masked. A text of n tokens takes n forward passes. A
     left-to-right model computes the log-likelihood in one forward pass."""
 
-    truncate: bool = False
     fields = (Field("text"),)
 
     def check(self, engine: Engine) -> None:

@@ -20,7 +20,7 @@ from bert_jax.files import JsonObject
 from bert_jax.interface.words import counted
 from bert_jax.interop.huggingface import Model
 from bert_jax.model.tokens import Tokens
-from bert_jax.prediction.commands import PENALTIES
+from bert_jax.prediction.commands import PENALTIES, TranslateOptions
 from bert_jax.prediction.decoding import Decoding, Knobs, check_beams, translated
 from bert_jax.prediction.engine import Engine
 from bert_jax.prediction.fields import Field
@@ -135,19 +135,13 @@ def translate(
 
 
 @dataclasses.dataclass(frozen=True)
-class Translate:
+class Translate(TranslateOptions):
     """Translates a text by beam search with `beams` hypotheses, and returns the translation with the best score.
 
     The score of a hypothesis of n tokens is its log-probability divided by ((5 + n) / 6)^length_penalty (penalty="gnmt"), or by
     n^length_penalty (penalty="transformers").
     """
 
-    beams: int = BEAMS
-    length_penalty: float | None = None
-    penalty: str = PENALTIES[1]
-    early_stopping: bool = False
-    max_length: int | None = None
-    references: str | None = None
     fields = (Field("text"),)
 
     @property

@@ -50,7 +50,7 @@ TEXTS = {"texts": [], "input": None, "jsonl": False}
     [
         (
             "attention",
-            TEXTS | {"format": ("html",), "head": [], "pieces": False, "part": None, "alignment_layer": None},
+            TEXTS | {"format": ("html",), "heads": [], "in_words": True, "parts": (), "alignment_layer": None},
         ),
         ("heads", TEXTS | {"in_words": True, "reach": 16, "divergence_words": 10_000}),
         (

@@ -13,7 +13,7 @@ import numpy as np
 
 from bert_jax.analysis.analyser import Analyser
 from bert_jax.analysis.attention.figures import alignment_figure, head_figure, overview_figure
-from bert_jax.analysis.attention.flags import PARTS
+from bert_jax.analysis.attention.flags import PARTS, AttentionOptions
 from bert_jax.analysis.attention.measure import (
     Alignment,
     Attention,
@@ -26,6 +26,7 @@ from bert_jax.analysis.command import load_analyser, open_folder, print_written
 from bert_jax.analysis.folder import Folder
 from bert_jax.errors import UserError
 from bert_jax.files import JsonObject
+from bert_jax.interface.flags import read_options
 from bert_jax.interface.words import counted
 from bert_jax.model.config import ModelConfig
 from bert_jax.prediction.fields import Field, Record
@@ -39,41 +40,43 @@ Head = tuple[int, int]
 
 def run(flags: argparse.Namespace) -> int:
     """Writes the attention of every layer and head as a page, as JSON or as figures. Returns the exit status."""
+    options = read_options(AttentionOptions, flags)
     texts = ["\t".join(flags.texts)] if len(flags.texts) == 2 else flags.texts
     records = read_texts(texts, flags.input, (Field("text"), Field("text_b", optional=True)), jsonl=flags.jsonl)
-    names = ["attention.npz", "attention.html", "attention.json", "overview.png", *(f"head_{name}.png" for name in flags.head)]
+    names = ["attention.npz", "attention.html", "attention.json", "overview.png", *(f"head_{name}.png" for name in options.heads)]
     names += [f"{part}_{name}" for part in PARTS for name in names[3:]]
     folder = open_folder(flags, [*names, "alignment.png", "alignment.tsv", "alignment_weights.tsv"], [records.file])
     record = the_only(records)
     analyser = load_analyser(flags)
     text, second = record.values["text"], record.values["text_b"]
     if analyser.engine.config.translates:
-        look_at_translation(flags, folder, analyser, text, second)
+        look_at_translation(flags, options, folder, analyser, text, second)
     else:
-        for flag, value in (("part", flags.part and ",".join(flags.part)), ("alignment-layer", flags.alignment_layer)):
+        for flag, value in (("part", ",".join(options.parts) or None), ("alignment-layer", options.alignment_layer)):
             if value is not None:
                 raise UserError(
                     f"--{flag}={value} is for encoder-decoders, and {analyser.engine.name} has no decoder; leave it out"
                 )
         config = analyser.engine.config
-        chosen = [read_head(name, config.num_layers, config.num_heads) for name in flags.head]
+        chosen = [read_head(name, config.num_layers, config.num_heads) for name in options.heads]
         found = analyser.attention(text, second)
-        write(flags, folder, [found], chosen, {"text": text, "text_b": second})
+        write(flags.format, options, folder, [found], chosen, {"text": text, "text_b": second})
         print(f"{counted(len(found.rows.words), 'word')}, {counted(len(found.rows.tokens), 'piece')}, with [CLS] and [SEP]")
     print_written(folder)
     return 0
 
 
-def look_at_translation(flags: argparse.Namespace, folder: Folder, analyser: Analyser, source: str, target: str | None) -> None:
+def look_at_translation(
+    flags: argparse.Namespace, options: AttentionOptions, folder: Folder, analyser: Analyser, source: str, target: str | None
+) -> None:
     """Writes and prints the attention of an encoder-decoder, and the alignment of the words."""
     config = analyser.engine.config
-    parts: Sequence[str] = flags.part or tuple(PARTS)
-    layer = flags.alignment_layer
+    parts, layer = options.parts or tuple(PARTS), options.alignment_layer
     if layer is not None and "cross" not in parts:
         raise UserError(f"--alignment-layer={layer} requires the part cross; give --part={','.join([*parts, 'cross'])}")
     if layer is not None and layer > config.decoder_layers:
         raise UserError(f"--alignment-layer={layer} does not exist: the decoder has layers 1 to {config.decoder_layers}")
-    chosen = [_head_of_parts(name, parts, config) for name in flags.head]
+    chosen = [_head_of_parts(name, parts, config) for name in options.heads]
     found = analyser.translation_attention(source, target)
     some = [found.part(name) for name in parts]
     alignment = None
@@ -82,7 +85,7 @@ def look_at_translation(flags: argparse.Namespace, folder: Folder, analyser: Ana
         alignment = every[layer - 1] if layer else max(every, key=lambda each: each.sharpness)
         _write_alignments(folder, found, every, alignment)
     facts: JsonObject = {"source": source, "target": found.target, "translated": found.is_translated}
-    write(flags, folder, some, chosen, facts | ({"alignment": _as_json(found, alignment)} if alignment else {}))
+    write(flags.format, options, folder, some, chosen, facts | ({"alignment": _as_json(found, alignment)} if alignment else {}))
     of_target = "target, translated by beam search" if found.is_translated else "target"
     for name, text, words in (("source", source, found.cross.columns), (of_target, found.target, found.cross.rows)):
         print(f"{name}: {text}")
@@ -94,23 +97,27 @@ def look_at_translation(flags: argparse.Namespace, folder: Folder, analyser: Ana
 
 
 def write(
-    flags: argparse.Namespace, folder: Folder, parts: Sequence[Attention], heads: Sequence[Head], facts: JsonObject
+    formats: Sequence[str],
+    options: AttentionOptions,
+    folder: Folder,
+    parts: Sequence[Attention],
+    heads: Sequence[Head],
+    facts: JsonObject,
 ) -> None:
-    """Writes the attention of the parts of a model as arrays and in the formats of --format. `facts` are additional fields of
+    """Writes the attention of the parts of a model as arrays and in the `formats` of --format. `facts` are additional fields of
     the JSON file."""
     folder.arrays("attention.npz", **attention_arrays(parts))
-    in_words = not flags.pieces
-    if "html" in flags.format:
+    if "html" in formats:
         folder.write("attention.html", attention_page(parts, "{}-{}".format(*heads[0]) if heads else None).encode())
-    if "json" in flags.format:
-        content: JsonObject = {"model": parts[0].model, "unit": "words" if in_words else "pieces", **facts}
-        content["attention"] = {each.part or "encoder": _matrices(each, heads, in_words) for each in parts}
+    if "json" in formats:
+        content: JsonObject = {"model": parts[0].model, "unit": "words" if options.in_words else "pieces", **facts}
+        content["attention"] = {each.part or "encoder": _matrices(each, heads, options.in_words) for each in parts}
         folder.write("attention.json", json.dumps(content, ensure_ascii=False).encode())
     for each in parts if folder.formats else ():
         prefix = f"{each.part}_" if each.part else ""
-        folder.figure(f"{prefix}overview.png", overview_figure(each, in_words=in_words))
+        folder.figure(f"{prefix}overview.png", overview_figure(each, in_words=options.in_words))
         for layer, head in heads:
-            folder.figure(f"{prefix}head_{layer}-{head}.png", head_figure(each, layer, head, in_words=in_words))
+            folder.figure(f"{prefix}head_{layer}-{head}.png", head_figure(each, layer, head, in_words=options.in_words))
 
 
 def _head_of_parts(name: str, parts: Sequence[str], config: ModelConfig) -> Head:

@@ -6,9 +6,11 @@ import argparse
 
 from bert_jax.analysis.command import load_analyser, open_folder, print_written
 from bert_jax.analysis.vocabulary.figures import FILES, examples, write_splits, write_vocabulary
+from bert_jax.analysis.vocabulary.flags import VocabularyOptions
 from bert_jax.analysis.vocabulary.measure import Vocabulary, groups
 from bert_jax.data.corpus.verification import local_corpus
 from bert_jax.errors import UserError
+from bert_jax.interface.flags import read_options
 from bert_jax.interface.words import counted
 from bert_jax.prediction.fields import Field
 from bert_jax.prediction.streams import read_records
@@ -17,14 +19,15 @@ from bert_jax.prediction.streams import read_records
 def run(flags: argparse.Namespace) -> int:
     """Writes the pieces of the vocabulary by kind, script and length, and the parameters by part. Returns the exit status."""
     folder = open_folder(flags, FILES)
-    if flags.new_words and not flags.corpus:
-        raise UserError(f"--new-words={flags.new_words} looks for words in a corpus; give one with --corpus=DIR")
-    names = read_names(flags.names) if flags.names else None
-    corpus = local_corpus(flags.corpus, "--corpus") if flags.corpus else None
-    found = load_analyser(flags).vocabulary(corpus, names, with_splits=bool(flags.new_words))
+    options = read_options(VocabularyOptions, flags)
+    if options.new_words and not options.corpus:
+        raise UserError(f"--new-words={options.new_words} looks for words in a corpus; give one with --corpus=DIR")
+    names = read_names(options.names) if options.names else None
+    corpus = local_corpus(options.corpus, "--corpus") if options.corpus else None
+    found = load_analyser(flags).vocabulary(corpus, names, with_splits=bool(options.new_words))
     write_vocabulary(folder, found)
-    if found.splits:
-        write_splits(folder, found.splits, flags.new_words)
+    if found.splits and options.new_words:
+        write_splits(folder, found.splits, options.new_words)
     print_vocabulary(found)
     print_written(folder)
     return 0
