@@ -226,14 +226,17 @@ def _copy_packed(
         block[name][...] = 0
     block["masked_targets"][...] = block["nsp_labels"][...] = -1
     block["cls_positions"][row, slot] = column
-    begins = row * block["input_ids"].shape[1] + column  # indices into flat arrays, in which an example is contiguous
+    (rows, L), begins = block["input_ids"].shape, row * block["input_ids"].shape[1] + column
+    # In row order and without padding, the tokens of all examples are the tokens of all rows. Such a mask is faster than indices
+    # into the flat arrays, in which an example is contiguous.
+    filled = (np.arange(L) < np.bincount(row, length, minlength=rows)[:, np.newaxis]).ravel()
     first_mask += row * block["masked_targets"].shape[1]
     of_tokens = {name: block[name].ravel() for name in ("input_ids", "token_type_ids", "sequence_ids", "position_ids")}
     of_masks = {name: block[name].ravel() for name in ("masked_positions", "masked_targets")}
     for members, made in groups:
         block["nsp_labels"][row[members], slot[members]] = made.labels
         place = np.broadcast_to(np.arange(made.ids.shape[1], dtype=np.int32), made.real.shape)[made.real]
-        there = np.repeat(begins[members], made.length) + place
+        there = filled if len(groups) == 1 else np.repeat(begins[members], made.length) + place
         of_tokens["input_ids"][there] = made.ids[made.real]
         of_tokens["token_type_ids"][there] = made.in_second[made.real]
         of_tokens["sequence_ids"][there] = np.repeat(slot[members] + 1, made.length)
