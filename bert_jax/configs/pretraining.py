@@ -533,7 +533,7 @@ def objective_class(name: str, model: ModelConfig) -> type[Objective]:
             f"{OBJECTIVE}={name} is {found!r}, not an objective; make it a class that inherits from "
             "bert_jax.objectives.objective.Objective"
         )
-    if lacking := sorted(found.__abstractmethods__):
+    if lacking := found.missing_methods():
         raise UserError(f"{OBJECTIVE}={name} has no {' and no '.join(lacking)}; see the class Objective")
     return found
 

@@ -10,9 +10,8 @@ import numpy as np
 from jaxtyping import Array, Int, Key
 
 from bert_jax.model.bilm import backward_positions
-from bert_jax.model.layers import Seed
 from bert_jax.objectives.losses import IGNORED, Sums
-from bert_jax.objectives.model import Batch, Boxed, Model, Params
+from bert_jax.objectives.model import Batch, Boxed, Model
 from bert_jax.objectives.scores import Formula, Score, sum_formula
 from bert_jax.objectives.word_prediction import WordPrediction, word_scores
 
@@ -35,13 +34,9 @@ class Bilm(WordPrediction):
         """Returns the softmax layer, which both directions share."""
         return {"softmax": model.softmax(key)}
 
-    def sums(self, params: Params, batch: Batch, seed: Seed | None) -> Sums:
-        """Returns the summed cross-entropies and correct predictions of both directions."""
-        outputs = self.model.logits(params, batch, seed)
-        found: Sums = {}
-        for logits, targets in zip((outputs["mlm_logits"], outputs["backward_logits"]), bilm_targets(batch), strict=True):
-            found = {name: found.get(name, 0.0) + value for name, value in self.word_sums(logits, targets).items()}
-        return found
+    def word_targets(self, batch: Batch) -> Mapping[str, Int[Array, "B M"]]:
+        """Returns the targets of both directions."""
+        return dict(zip(("mlm_logits", "backward_logits"), bilm_targets(batch), strict=True))
 
     def counts(self, batch: Batch) -> Sums:
         """Returns the number of predictions (both directions together), the number of tokens and the number of rows."""

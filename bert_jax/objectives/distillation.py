@@ -31,7 +31,7 @@ from bert_jax.objectives.flops import TRAINING, forward_flops, model_row_flops, 
 from bert_jax.objectives.labels import Labels
 from bert_jax.objectives.losses import IGNORED, Sums
 from bert_jax.objectives.mlm_nsp import MlmNsp
-from bert_jax.objectives.model import Batch, Boxed, Model, Params
+from bert_jax.objectives.model import Batch, Boxed, Model, Outputs, Params
 from bert_jax.objectives.objective import Objective, Teacher
 from bert_jax.objectives.scores import EvalRows, Formula, Score
 
@@ -43,8 +43,6 @@ PROJECTION = "distillation"
 _PROJECTION_STREAM = 0x70726F6A  # an arbitrary number, which selects a separate stream of random numbers
 TERMS = {"soft_loss": "mlm_targets", "hidden_difference": "tokens", "attention_divergence": "tokens"}
 """Name of a distillation sum -> name of the count by which it is divided."""
-Outputs = Mapping[str, Float[Array, " ..."]]
-"""The logits of a model, and what else the loss compares."""
 
 
 def projection_parameters(settings: PretrainingDistillation, hidden_size: int, key: Key[Array, ""]) -> dict[str, Any]:
@@ -224,14 +222,14 @@ class TaskDistillation(Distillation):
         if self.teacher is None:
             return self.plain.sums(params, batch, seed)
         ours, theirs = self._outputs(self.teacher, self.plain.trained(params), batch, seed, self.plain.head)
-        found = self.output_sums(ours["logits"], theirs["logits"], batch)
+        found = self.distilled_sums(ours, theirs, batch)
         return {**found, **self._compared(self.teacher, ours, theirs, params, batch)}
 
-    def output_sums(self, logits: Float[Array, "B _ C"], teacher_logits: Float[Array, "B _ C"], batch: Batch) -> Sums:
+    def distilled_sums(self, ours: Outputs, theirs: Outputs, batch: Batch) -> Sums:
         """Computes the sums of `plain` from the logits of student and teacher."""
-        sums, settings, head = self.plain.output_sums(logits, batch), self.distillation, self.plain.head
+        sums, settings, head = self.plain.output_sums(ours, batch), self.distillation, self.plain.head
         with jax.named_scope("distillation"):
-            scores, teacher_scores = (head.answer_scores(x.astype(jnp.float32), batch) for x in (logits, teacher_logits))
+            scores, teacher_scores = (head.answer_scores(x["logits"].astype(jnp.float32), batch) for x in (ours, theirs))
             soft_loss = self.plain.loss_weights(batch) * head.soft_loss(scores, teacher_scores, settings.temperature)
             loss = (1.0 - settings.soft_weight) * sums["loss"] + settings.soft_weight * soft_loss.sum()
         return {**sums, "loss": loss}

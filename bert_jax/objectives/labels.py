@@ -16,7 +16,7 @@ from bert_jax.model.heads.head import TaskHead
 from bert_jax.model.layers import Seed
 from bert_jax.objectives.flops import task_row_flops
 from bert_jax.objectives.losses import Sums
-from bert_jax.objectives.model import Batch, Boxed, Model, Params
+from bert_jax.objectives.model import Batch, Boxed, Model, Outputs, Params
 from bert_jax.objectives.objective import Objective
 from bert_jax.objectives.scores import Formula, Score
 
@@ -73,20 +73,20 @@ class Labels(Objective):
         outputs = BertWithHead(self.config, self.head).apply({"params": params}, batch)
         return cast(dict[str, Array], outputs)["logits"]
 
+    def outputs(self, params: Params, batch: Batch, seed: Seed | None) -> Outputs:
+        """Returns the "logits" of the head. The last layer is computed only where the head reads it."""
+        model, variables = BertWithHead(self.config, self.head), {"params": self.trained(params)}
+        return {"logits": cast(Array, model.apply(variables, batch, seed, method="logits"))}
+
     @jax.named_scope("loss")
-    def output_sums(self, logits: Float[Array, "B _ C"], batch: Batch) -> Sums:
+    def output_sums(self, outputs: Outputs, batch: Batch) -> Sums:
         """Returns {"loss": the summed loss, "correct": the number of correct predictions}. A span is correct if both its start
         and its end are correct. For regression, "correct" is 0."""
         settings, head = self.loss_settings, self.head
-        scores = head.answer_scores(logits.astype(jnp.float32), batch)
+        scores = head.answer_scores(outputs["logits"].astype(jnp.float32), batch)
         weights, labels = batch["label_weights"], batch["labels"]
         loss = head.loss(scores, labels, settings.label_smoothing, settings.class_weights)
         return {"loss": (weights * loss).sum(), "correct": (weights * head.correct(scores, labels)).sum()}
-
-    def sums(self, params: Params, batch: Batch, seed: Seed | None) -> Sums:
-        """Returns the summed loss and the correct predictions."""
-        model, variables = BertWithHead(self.config, self.head), {"params": self.trained(params)}
-        return self.output_sums(cast(Array, model.apply(variables, batch, seed, method="logits")), batch)
 
     def counts(self, batch: Batch) -> Sums:
         """Returns "weight" (the sum of weights, by which the loss is divided), "labels", "examples" (labelled features),

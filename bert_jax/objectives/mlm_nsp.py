@@ -9,9 +9,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
-from bert_jax.model.layers import Seed
 from bert_jax.objectives.losses import IGNORED, Sums, correct_predictions, cross_entropy
-from bert_jax.objectives.model import Batch, Boxed, Model, Params
+from bert_jax.objectives.model import Batch, Boxed, Model, Outputs, Params
 from bert_jax.objectives.objective import MASKED, Objective
 from bert_jax.objectives.scores import EvalRows, Formula, Score, next_sentence_baseline, sum_formula
 from bert_jax.objectives.word_prediction import WordPrediction, mean_losses, word_scores
@@ -53,13 +52,9 @@ class MlmNsp(WordPrediction):
         found = super().named_scores()
         return found if self.model.pairs else {name: score for name, score in found.items() if not name.startswith("nsp_")}
 
-    def sums(self, params: Params, batch: Batch, seed: Seed | None) -> Sums:
-        """Returns the summed losses and correct predictions of both tasks."""
-        return self.output_sums(self.model.logits(params, batch, seed), batch)
-
-    def output_sums(self, outputs: Mapping[str, Float[Array, "B ..."]], batch: Batch) -> Sums:
-        """Computes the sums from "mlm_logits" and, if present, "nsp_logits"."""
-        sums = self.word_sums(outputs["mlm_logits"], batch["masked_targets"])
+    def output_sums(self, outputs: Outputs, batch: Batch) -> Sums:
+        """Computes the summed losses and correct predictions of both tasks from "mlm_logits" and, if present, "nsp_logits"."""
+        sums = super().output_sums(outputs, batch)
         if "nsp_logits" not in outputs:
             return sums
         with jax.named_scope("loss"):
@@ -87,7 +82,7 @@ class MlmNsp(WordPrediction):
     def row_losses(self, params: Params, batch: Batch) -> dict[str, Float[Array, " B"]]:
         """Returns the mean losses of each row over its masked words and over its pairs. If a subclass overrides `sums`, the
         losses are computed with that method."""
-        if type(self).sums is not MlmNsp.sums:
+        if type(self).sums is not Objective.sums:
             return Objective.row_losses(self, params, batch)
         outputs = self.model.logits(params, batch, None)
         losses = {"mlm_loss": mean_losses(outputs["mlm_logits"], batch["masked_targets"])}

@@ -24,6 +24,8 @@ Batch = dict[str, Num[Array, "B ..."]]
 """Name -> array of a batch."""
 Params = Mapping[str, Any]
 """The parameters of a model: nested dictionaries of arrays."""
+Outputs = Mapping[str, Float[Array, " ..."]]
+"""Name -> array of the predictions for a batch, such as "mlm_logits"."""
 Boxed = dict[str, Any]
 """Parameters whose arrays are boxed with axis names, which determine their sharding."""
 

@@ -47,7 +47,7 @@ from bert_jax.model.config import ModelConfig
 from bert_jax.model.layers import Seed
 from bert_jax.objectives.flops import computed_shapes, countable, counted_flops
 from bert_jax.objectives.losses import IGNORED, Sums
-from bert_jax.objectives.model import Batch, Boxed, Model, Params, unboxed
+from bert_jax.objectives.model import Batch, Boxed, Model, Outputs, Params, unboxed
 from bert_jax.objectives.scores import EvalRows, Formula, Majority, ReadScores, Score, score_name
 
 if TYPE_CHECKING:  # training steps do not load a corpus, and pretraining does not load any tasks
@@ -123,7 +123,6 @@ class Objective(abc.ABC):
         axis names, as the function `dense` and the methods of `Model` return them."""
         return {}
 
-    @abc.abstractmethod
     def sums(self, params: Params, batch: Batch, seed: Seed | None) -> Sums:
         """Returns sums over a batch, float32 scalars. The loss and the scores are quotients of these sums and of `counts`.
         `seed` determines dropout and all other randomness. It is None in evaluation. Numbers for rows are drawn by `sampled` or
@@ -131,7 +130,18 @@ class Objective(abc.ABC):
 
         The terms of a row must not depend on other rows, since a batch is divided over microbatches and devices. A contrastive
         loss therefore takes its negatives from the same row. An array of rows x rows is refused; other dependences, such as a
-        mean over the rows, are not noticed."""
+        mean over the rows, are not noticed.
+
+        A class defines either this method, or `outputs` and `output_sums`, from which the sums then follow."""
+        return self.output_sums(self.outputs(params, batch, seed), batch)
+
+    def outputs(self, params: Params, batch: Batch, seed: Seed | None) -> Outputs:
+        """Returns the predictions for a batch by name, such as the logits that `self.model.logits` returns."""
+        raise NotImplementedError
+
+    def output_sums(self, outputs: Outputs, batch: Batch) -> Sums:
+        """Computes the sums from the `outputs`."""
+        raise NotImplementedError
 
     def counts(self, batch: Batch) -> Sums:
         """Returns the sums over a batch that do not depend on the parameters, as float32 scalars. By default, they are "masked"
@@ -162,8 +172,8 @@ class Objective(abc.ABC):
 
     def row_flops(self, length: int, predictions: int) -> float | None:
         """Returns the model FLOPs of a training step per row. If the result is None, the matrix products in the gradient of the
-        loss are counted. They are also counted if a user's subclass of a built-in objective overrides `parameters`, `sums` or
-        `output_sums`, but not this method; then the larger of the two numbers is used."""
+        loss are counted. They are also counted if a user's subclass of a built-in objective overrides `parameters`, `sums`,
+        `outputs` or `output_sums`, but not this method; then the larger of the two numbers is used."""
         return None
 
     def corpus_parameters(self, corpus: Corpus) -> Mapping[tuple[str, ...], np.ndarray]:
@@ -197,6 +207,12 @@ class Objective(abc.ABC):
         return jax.lax.map(one_row, batch)
 
     # ------------------------------------------------------------------------------------------------------- what follows from it
+    @classmethod
+    def missing_methods(cls) -> list[str]:
+        """Returns the names of the methods that the class must define but does not."""
+        has_sums = cls.sums is not Objective.sums or cls.output_sums is not Objective.output_sums
+        return sorted({*cls.__abstractmethods__} | (set() if has_sums else {"sums"}))
+
     def for_model(self, model: Model) -> Self:
         """Returns the objective with `self.model`."""
         bound = copy.copy(self)
@@ -288,7 +304,7 @@ class Objective(abc.ABC):
         for kind in type(self).__mro__:
             if "row_flops" in vars(kind) or kind.__module__.partition(".")[0] == __name__.partition(".")[0]:
                 return False
-            if {"parameters", "sums", "output_sums"} & vars(kind).keys():
+            if {"parameters", "sums", "outputs", "output_sums"} & vars(kind).keys():
                 return True
         return False
 
@@ -297,6 +313,7 @@ class Objective(abc.ABC):
         and counts do not fit the scores or are not float32, if a formula reads a score that does not exist, if rows are compared
         with each other, or if the loss is not linear in the sums. `key` names the objective in messages."""
         calls = {"parameters": "model, key", "sums": "params, batch, seed", "counts": "batch", "loss": "sums, counts"}
+        calls |= {"outputs": "params, batch, seed", "output_sums": "outputs, batch"}
         for method, arguments in calls.items():
             require_call(getattr(self, method), arguments, f"{key}: {method}")
         try:

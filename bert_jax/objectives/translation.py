@@ -16,7 +16,7 @@ from bert_jax.interface.ranges import check_ranges
 from bert_jax.model.layers import Seed
 from bert_jax.objectives.flops import model_row_flops
 from bert_jax.objectives.losses import IGNORED, Sums, correct_predictions, cross_entropy, smoothed_cross_entropy
-from bert_jax.objectives.model import Batch, Boxed, Model, Params
+from bert_jax.objectives.model import Batch, Boxed, Model, Outputs, Params
 from bert_jax.objectives.objective import TRANSLATED, Objective, row_counts
 from bert_jax.objectives.scores import EvalRows, Formula, Score, unigram_baseline
 from bert_jax.objectives.word_prediction import mean_losses, word_scores
@@ -50,9 +50,13 @@ class Translation(Objective):
         """Returns the logits of the token after each token of the translations, float32."""
         return self.model.target_logits(params, batch, seed)
 
-    def sums(self, params: Params, batch: Batch, seed: Seed | None) -> Sums:
+    def outputs(self, params: Params, batch: Batch, seed: Seed | None) -> Outputs:
+        """Returns the `logits`."""
+        return {"logits": self.logits(params, batch, seed)}
+
+    def output_sums(self, outputs: Outputs, batch: Batch) -> Sums:
         """Returns the summed cross-entropies, with and without smoothing, and the number of correct predictions."""
-        logits, targets, config = self.logits(params, batch, seed), batch["targets"], self.model.config
+        logits, targets, config = outputs["logits"], batch["targets"], self.model.config
         with jax.named_scope("loss"):
             words = config.decoder_vocab_size or config.vocab_size
             smoothed = smoothed_cross_entropy(logits, targets, self.label_smoothing, words)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from typing import ClassVar
 
@@ -12,7 +13,7 @@ from jaxtyping import Array, Float, Int
 from bert_jax.model.layers import Seed
 from bert_jax.objectives.flops import model_row_flops
 from bert_jax.objectives.losses import IGNORED, Sums, correct_predictions, cross_entropy
-from bert_jax.objectives.model import Batch, Params
+from bert_jax.objectives.model import Batch, Outputs, Params
 from bert_jax.objectives.objective import NEXT, Objective, row_counts
 from bert_jax.objectives.scores import (
     EvalRows,
@@ -64,9 +65,18 @@ class WordPrediction(Objective):
         """The prefix of the names of the sums and scores, e.g. "mlm"."""
         return score_name(self.title)
 
-    def sums(self, params: Params, batch: Batch, seed: Seed | None) -> Sums:
+    def outputs(self, params: Params, batch: Batch, seed: Seed | None) -> Outputs:
+        """Returns the logits of the predicted words."""
+        return self.model.logits(params, batch, seed)
+
+    def output_sums(self, outputs: Outputs, batch: Batch) -> Sums:
         """Returns the summed cross-entropies and correct predictions."""
-        return self.word_sums(self.model.logits(params, batch, seed)["mlm_logits"], batch["masked_targets"])
+        each = [self.word_sums(outputs[name], targets) for name, targets in self.word_targets(batch).items()]
+        return functools.reduce(lambda total, one: {name: total[name] + one[name] for name in total}, each)
+
+    def word_targets(self, batch: Batch) -> Mapping[str, Int[Array, "B M"]]:
+        """Returns name of logits in `outputs` -> the ids of their targets."""
+        return {"mlm_logits": batch["masked_targets"]}
 
     def counts(self, batch: Batch) -> Sums:
         """Returns the numbers of predicted words, tokens and rows."""

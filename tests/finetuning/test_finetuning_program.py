@@ -273,7 +273,7 @@ def test_a_student_learns_the_predictions_and_the_layers_of_its_teacher():
         models = (BertWithHead(CONFIG, HEAD), PARAMS), (BertWithHead(config, HEAD), params)
         ours, theirs = (model.apply({"params": params}, batch) for model, params in models)
         settings = PretrainingDistillation(temperature=3.0, soft_weight=0.75)
-        sums = TaskDistillation(Labels(CONFIG, HEAD), settings).output_sums(ours["logits"], theirs["logits"], batch)
+        sums = TaskDistillation(Labels(CONFIG, HEAD), settings).distilled_sums(ours, theirs, batch)
         return sums, ours["hidden_states"], theirs["hidden_states"]
 
     with nn.logical_axis_rules(ACTIVATION_RULES), jax.set_mesh(mesh):

@@ -87,9 +87,10 @@ def sums_and_counts(kind: str) -> dict[Key, tuple[dict[str, float], dict[str, fl
         for settings, distillation, teacher in keys:
             objective = Labels(CONFIG, HEADS[kind], settings)
             if distillation is None or teacher is None:
-                sums = objective.output_sums(logits, batch)
+                sums = objective.output_sums({"logits": logits}, batch)
             else:
-                sums = TaskDistillation(objective, distillation).output_sums(logits, teachers[teacher], batch)
+                ours, theirs = ({"logits": x} for x in (logits, teachers[teacher]))
+                sums = TaskDistillation(objective, distillation).distilled_sums(ours, theirs, batch)
             found.append((sums, objective.counts(batch)))
         return found
 
@@ -154,7 +155,7 @@ def test_the_loss_with_class_weights_and_label_smoothing_equals_pytorch():
     def losses(logits, batch):
         settings = {smoothing: LabelLoss(class_weights=(0.5, 3.0, 1.25), label_smoothing=smoothing) for smoothing in PYTORCH}
         objectives = {smoothing: Labels(CONFIG, HEADS["sequence"], of) for smoothing, of in settings.items()}
-        return {key: of.loss(of.output_sums(logits, batch), of.counts(batch)) for key, of in objectives.items()}
+        return {key: of.loss(of.output_sums({"logits": logits}, batch), of.counts(batch)) for key, of in objectives.items()}
 
     ones = np.ones((1, 6), np.float32)
     batch = {"labels": np.int32([LABELS]), "label_weights": ones, "sequence_ids": ones.astype(np.int32)}
@@ -217,8 +218,8 @@ def test_a_batch_without_a_label_has_a_loss_of_zero():
     features, rows, shape, _ = packed("sequence")
     unknown = [dataclasses.replace(feature, target=None) for feature in features]
     batch, objective = assemble_features(unknown, rows, COUNT, shape, 0), Labels(CONFIG, HEADS["sequence"], PLAIN)
-    loss = jax.jit(lambda logits, batch: objective.loss(objective.output_sums(logits, batch), objective.counts(batch)))
-    assert float(loss(random_logits("sequence"), batch)) == 0.0
+    loss = jax.jit(lambda outputs, batch: objective.loss(objective.output_sums(outputs, batch), objective.counts(batch)))
+    assert float(loss({"logits": random_logits("sequence")}, batch)) == 0.0
 
 
 def test_class_weights_apply_to_the_distillation_loss():
@@ -340,7 +341,7 @@ def differentiated(name: str, gradients: bool):
     def loss(params, batch):
         logits = BertWithHead(CONFIG, head).apply({"params": params}, batch, method="logits")
         objective = Labels(CONFIG, head, PLAIN)
-        value = objective.output_sums(logits, batch)["loss"] / objective.counts(batch)["weight"]
+        value = objective.output_sums({"logits": logits}, batch)["loss"] / objective.counts(batch)["weight"]
         return value, (value, logits)
 
     return jax.jit(jax.grad(loss, has_aux=True) if gradients else lambda *inputs: (None, loss(*inputs)[1]))
@@ -369,6 +370,6 @@ def test_sums_of_microbatches_with_uneven_labels_add_up_to_those_of_the_batch():
     objective = Labels(CONFIG, HEADS["token"], PLAIN)
     of_part = jax.jit(objective.output_sums)
     whole = sums_and_counts("token")[PLAIN, None, None][0]
-    parts = [of_part(random_logits("token")[i::3], {name: x[i::3] for name, x in batch.items()}) for i in range(3)]
+    parts = [of_part({"logits": random_logits("token")[i::3]}, {name: x[i::3] for name, x in batch.items()}) for i in range(3)]
     for name, total in whole.items():
         assert sum(float(part[name]) for part in parts) == pytest.approx(total, rel=1e-6), name
