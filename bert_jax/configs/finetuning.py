@@ -37,7 +37,8 @@ LossWeight = Annotated[float, Interval(ge=0, le=1e6)]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ModelOverrides(Execution):
-    """The model settings that may differ from `init_from`. They affect execution and training, but not the architecture."""
+    """The model settings that may differ from `init_from`. They affect execution and training, but not the architecture. The
+    other fields of `TrainingOnly` have the values of `init_from`."""
 
     hidden_dropout: Dropout = 0.1
     attention_dropout: Dropout = 0.1
@@ -45,7 +46,6 @@ class ModelOverrides(Execution):
     """The type of matrix products and activations: "float32", "bfloat16", or "auto". "auto" is bfloat16 on TPUs and float32
     elsewhere. On a TPU, a float32 product takes six passes of the matrix unit, and a float32 program takes several times as
     long to compile."""
-    vocab_multiple: Annotated[int, Interval(ge=1, le=2**20)] = 1
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

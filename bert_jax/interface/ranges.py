@@ -6,6 +6,8 @@ A field of a settings dataclass declares its range in its annotation, which `con
     pairs: Annotated[str, OneOf(("original", "paper"))] = "original"
     objective: Annotated[str, NamedIn(tuple(OBJECTIVES))] = "mlm"     # or FILE.py:NAME
 
+An annotation may also hold markers, which state other facts about the field (`marked`).
+
 A flag declares its range in its type: `parser.add_argument("--top-k", type=InRange(int, Interval(ge=1, le=1_000)))`. Every
 float must be finite.
 """
@@ -28,6 +30,7 @@ from bert_jax.interface.named import is_in_file
 from bert_jax.interface.words import shown
 
 Number = TypeVar("Number", int, float)
+Marker = TypeVar("Marker")
 
 MAX_COUNT = 2**31 - 1
 """The largest count of steps, rows or seconds, since counters have 32 bits."""
@@ -151,23 +154,31 @@ def value_types(hint: Any) -> tuple[Any, ...]:
     return (hint,)
 
 
+def markers(hint: Any, kind: type[Marker]) -> list[Marker]:
+    """Returns all markers of this class in an annotation, including nested markers."""
+    inside = typing.get_args(hint)
+    return [part for part in inside if isinstance(part, kind)] + [each for part in inside for each in markers(part, kind)]
+
+
+def marked(settings: Any, kind: type[Marker]) -> dict[str, Marker]:
+    """Returns name -> marker for the fields of a settings dataclass whose annotation has a marker of this class."""
+    found = {name: markers(hint, kind) for name, hint in hints(settings).items()}
+    return {name: each[0] for name, each in found.items() if each}
+
+
 def intervals(hint: Any) -> list[Interval]:
     """Returns all ranges in an annotation, including nested ranges."""
-    inside = typing.get_args(hint)
-    found = [part for part in inside if isinstance(part, Interval)]
-    return found + [nested for part in inside if not isinstance(part, Interval) for nested in intervals(part)]
+    return markers(hint, Interval)
 
 
 def allowed_words(hint: Any) -> tuple[str, ...]:
     """Returns the allowed words in an annotation or in its parts, or () if any word is allowed."""
-    inside = typing.get_args(hint)
-    found = [part.words if isinstance(part, OneOf) else allowed_words(part) for part in inside]
-    return next((words for words in found if words), ())
+    return next((one.words for one in markers(hint, OneOf) if one.words), ())
 
 
 def is_path(hint: Any) -> bool:
     """Returns whether a text of this annotation is a path."""
-    return any(isinstance(part, IsPath) or is_path(part) for part in typing.get_args(hint))
+    return bool(markers(hint, IsPath))
 
 
 def check_ranges(settings: Any, where: str) -> None:

@@ -17,7 +17,7 @@ from bert_jax.interop.families import FAMILIES
 from bert_jax.interop.families.bert import BERT
 from bert_jax.interop.families.family import Family, export_family, family_named
 from bert_jax.model import ENCODERS, POSITIONS
-from bert_jax.model.config import IN_FILES, Architecture, ModelConfig
+from bert_jax.model.config import IN_FILES, Architecture, ModelConfig, TrainingOnly
 from bert_jax.model.heads import HEAD_PARTS, head_class
 
 if TYPE_CHECKING:  # pretraining runs load no task heads
@@ -28,10 +28,11 @@ WRITER_FIELDS = (
 )  # fmt: skip
 """Fields that this package interprets in all families, or that describe the program that wrote the file."""
 
-SETTINGS = (
-    *(field.name for field in dataclasses.fields(Architecture) if field.name not in ("encoder", "positions", "character_cnn")),
-    "hidden_dropout", "attention_dropout", "embedding_dropout", "attention_output_dropout", "initializer", "initializer_range",
-)  # fmt: skip
+SETTINGS = tuple(
+    field.name
+    for field in (*dataclasses.fields(Architecture), *dataclasses.fields(TrainingOnly))
+    if field.name not in ("encoder", "positions", "character_cnn")
+)
 """The fields of `ModelConfig` that are saved with a model. Fields that have no key in the model's family are saved under
 "bert_jax"."""
 

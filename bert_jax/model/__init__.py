@@ -2,7 +2,7 @@
 
 In: `Tokens`, int32 arrays of token ids, types, positions and sequence ids. Out: hidden states and logits.
 
-    config.py           ModelConfig; the published sizes
+    config.py           ModelConfig: Architecture, Execution, TrainingOnly; the published sizes
     tokens.py           Tokens: the inputs of an encoder; Layer: the properties of a layer
     layers.py           matrix products, Dense, LayerNorm, GELU, dropout, LayerNorm(x + dropout(y))
     positions.py        learned, sinusoidal, rotary, none: objects that act on embeddings, on queries and keys, or on scores

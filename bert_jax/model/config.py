@@ -1,9 +1,11 @@
-"""The settings of the model, and the published sizes. `Architecture` defines the function that the model computes, and
-`Execution` how this function is computed. `ModelConfig` is the section `config.model`, which has both."""
+"""The settings of the model, and the published sizes. `Architecture` defines the function that the model computes, `Execution`
+how this function is computed, and `TrainingOnly` dropout and initial weights. `ModelConfig` is the section `config.model`, the
+sum of the three."""
 
 from __future__ import annotations
 
 import dataclasses
+import enum
 from collections.abc import Collection, Mapping
 from typing import Annotated, Any, Protocol, Self
 
@@ -11,7 +13,7 @@ from annotated_types import Interval
 
 from bert_jax.errors import UserError, nearest
 from bert_jax.interface.named import is_in_file, split_named
-from bert_jax.interface.ranges import Dropout, Epsilon, NamedIn, OneOf, check_ranges
+from bert_jax.interface.ranges import Dropout, Epsilon, NamedIn, OneOf, check_ranges, hints, marked
 from bert_jax.interface.words import counted
 from bert_jax.model import ACTIVATIONS, ENCODERS, NORMS, POSITIONS, EncoderKind, NormKind, PositionsKind
 
@@ -31,8 +33,15 @@ MOST_WIDE = 2**16
 """The largest accepted width. It is several times the width of any published model, and sizes in bytes still fit in 64 bits."""
 Width = Annotated[int, Interval(ge=1, le=MOST_WIDE)]
 Theta = Annotated[float, Interval(ge=1, le=1e12)]
-CHANGES_NUMBERS = "changes numbers"
-"""Marks a field of `Execution` that changes results by more than another order or rounding of sums would."""
+
+
+class Changes(enum.Enum):
+    """Marks a field of `Execution` that changes more than the order of sums. A resumed run may not change such a field."""
+
+    ROUNDING = enum.auto()
+    """The field changes the rounding of all numbers, which affects scores less than the seed does."""
+    ARRAYS = enum.auto()
+    """The field changes the shapes of parameters."""
 
 
 class AttentionKernel(Protocol):
@@ -341,7 +350,7 @@ class Execution:
     """The settings that change how much time and memory the compiled program needs, but not the function that it computes.
     Weights can be loaded with any of these settings."""
 
-    dtype: Annotated[str, OneOf(DTYPES)] = dataclasses.field(default="float32", metadata={CHANGES_NUMBERS: True})
+    dtype: Annotated[str, OneOf(DTYPES), Changes.ROUNDING] = "float32"
     """The dtype of matrix products and activations: "float32" or "bfloat16". TPUs, GPUs and CPUs with AMX multiply bfloat16
     several times faster. Parameters, softmax, LayerNorm statistics and logits are float32."""
     remat: Annotated[str, OneOf(REMAT)] = "none"
@@ -361,6 +370,9 @@ class Execution:
     """How LayerNorm(x + dropout(y)) is computed after attention and feed-forward. "fused": one kernel (TPU). "plain": XLA
     operations. "auto": the fused kernel, if it runs on the devices and agrees with the plain path. The fused and the plain
     version drop the same elements."""
+    vocab_multiple: Annotated[int, Interval(ge=1, le=2**20), Changes.ARRAYS] = 1
+    """The rows of the word-embedding table are padded to a multiple of this number (128 suits a TPU's lanes). Padded rows have
+    probability 0. They are added when weights are read and removed when weights are written."""
 
     target = Target()  # not a field, since it is not a setting; `Resolved` replaces it with the target of a run
 
@@ -386,7 +398,12 @@ class Execution:
     def exact(cls) -> tuple[str, ...]:
         """Returns the fields that a resumed run may change. These fields only affect the order and rounding of sums and, with
         fused attention, the random bits of dropout."""
-        return tuple(field.name for field in dataclasses.fields(cls) if not field.metadata.get(CHANGES_NUMBERS))
+        return tuple(name for name in hints(cls) if name not in marked(cls, Changes))
+
+    @classmethod
+    def within_noise(cls) -> tuple[str, ...]:
+        """Returns the fields that affect scores less than the seed does."""
+        return tuple(name for name in hints(cls) if marked(cls, Changes).get(name) != Changes.ARRAYS)
 
     def without_kernels(self, rejected: Collection[str]) -> Self:
         """Returns these settings without the `rejected` kernels ("attention", "residual_norm"). Each rejected kernel that is
@@ -396,12 +413,8 @@ class Execution:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ModelConfig(Execution, Architecture):
-    """The section `config.model`: an `Architecture`, its `Execution`, and settings for training.
-
-    Dropout rates and `initializer_range` only affect training, not the function of a trained model. `vocab_multiple` only
-    affects the arrays of a run, because padding is added when weights are read and removed when they are written.
-    """
+class TrainingOnly:
+    """The settings that only training reads: dropout and initial weights. They do not change what a trained model computes."""
 
     hidden_dropout: Dropout = 0.1
     """Dropout of the embeddings and of the outputs of attention and feed-forward."""
@@ -420,9 +433,11 @@ class ModelConfig(Execution, Architecture):
     initializer_range: Annotated[float, Interval(ge=0, le=1_000)] = 0.02
     """The standard deviation of the normal distribution that initialises kernels and embeddings, or the bound of the uniform
     distribution."""
-    vocab_multiple: Annotated[int, Interval(ge=1, le=2**20)] = 1
-    """The rows of the word-embedding table are padded to a multiple of this number (128 suits a TPU's lanes). Padded rows have
-    probability 0 and are not exported."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ModelConfig(TrainingOnly, Execution, Architecture):
+    """The section `config.model`, the sum of three types. A new setting belongs to the type that says what it changes."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

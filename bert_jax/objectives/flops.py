@@ -55,8 +55,8 @@ def _encoder_flops(model: ModelConfig, length: int) -> float:
 
 def countable(model: ModelConfig) -> ModelConfig:
     """Returns the model without kernels, remat and scans, whose program `counted_flops` reads."""
-    execution = Execution().plain() if model.has_attention else Execution()
-    return dataclasses.replace(model, **dataclasses.asdict(execution))
+    execution = Execution(vocab_multiple=model.vocab_multiple)
+    return dataclasses.replace(model, **dataclasses.asdict(execution.plain() if model.has_attention else execution))
 
 
 def forward_flops(flops: float) -> float:

@@ -38,7 +38,7 @@ WITHOUT_EFFECT = (
     "evaluation.batch_size",
     "mesh.*",
     "spikes.*",
-    *(f"model.{field.name}" for field in dataclasses.fields(Execution)),
+    *(f"model.{name}" for name in Execution.within_noise()),
     "phases.*.accumulation",
 )
 """A run may differ from the curve's runs in these keys, because the keys affect scores less than the seed does."""
