@@ -32,6 +32,7 @@ from bert_jax.interface.ranges import (
     NamedIn,
     PathText,
     Seed,
+    hints,
 )
 from bert_jax.interface.words import counted
 from bert_jax.model import natural_objective
@@ -55,12 +56,6 @@ class CorpusConfig:
 
 
 OBJECTIVE = "config.objective"
-
-ROW_KEYS = ("length", "max_predictions", "packed_examples", "masked_fraction", "mask_probability", "random_probability")
-"""The keys of `config.examples` that a phase may override."""
-
-ROTARY_KEYS = ("rotary_theta", "sliding_rotary_theta")
-"""The keys of `config.model` that a phase may override. They do not affect parameters."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -104,6 +99,13 @@ class PhaseConfig:
     continue_schedule: bool = False
     """Whether the phase continues the previous phase's schedule without a new warmup. The paper's 128-then-512 run is one
     schedule."""
+
+
+_IN_PHASES = tuple(field.name for field in dataclasses.fields(PhaseConfig))
+ROW_KEYS = tuple(name for name in _IN_PHASES if name in hints(ExampleConfig))
+"""The keys of `config.examples` that a phase may override: those that it has too."""
+ROTARY_KEYS = tuple(name for name in _IN_PHASES if name in hints(ModelConfig))
+"""The keys of `config.model` that a phase may override. They do not affect parameters."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -12,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from bert_jax.configs.finetuning import FinetuningExperiment, TrainingConfig
+from bert_jax.configs.finetuning import FinetuningExperiment
 from bert_jax.data.rows import Feature, RowShape
 from bert_jax.errors import UserError
 from bert_jax.interface.named import is_in_file
@@ -51,24 +50,21 @@ def finetuning_program(
     The program is cached. Runs share a program if they differ only in settings that do not affect it, as most runs of a sweep
     do."""
     training, d = experiment.training, experiment.distillation
-    neutral: dict[str, Any] = {name: getattr(TrainingConfig(), name) for name in NOT_COMPILED}
-    unfreeze_every = steps_per_epoch if training.gradual_unfreezing else 0
     return _program(
         config,
         head,
         loss,
         experiment.optimizer,
-        dataclasses.replace(training, **neutral),
-        unfreeze_every,
+        training.schedule,
+        training.layer_decay,
+        training.crf_multiplier if head.has_crf else 1.0,
+        ("embeddings", "encoder") if training.freeze_encoder else (),
+        steps_per_epoch if training.gradual_unfreezing else 0,
         mesh,
         CrossView if experiment.cross_view.corpus else Labels,
         PretrainingDistillation(temperature=d.temperature, soft_weight=d.soft_weight, hidden_weight=d.hidden_weight),
         teacher,
     )
-
-
-NOT_COMPILED = ("epochs", "batch_size", "learning_rate", "warmup_fraction", "class_weights", "label_smoothing")
-"""The fields of `TrainingConfig` that do not affect the program, or affect it only through `LabelLoss`."""
 
 
 @functools.cache  # the cache stays small, since each parallel run has only one mesh
@@ -77,14 +73,16 @@ def _program(
     head: TaskHead,
     loss: LabelLoss,
     optimizer: OptimizerConfig,
-    training: TrainingConfig,
+    schedule: str,
+    layer_decay: float,
+    crf_multiplier: float,
+    frozen: tuple[str, ...],
     unfreeze_every: int,
     mesh: Mesh,
     kind: type[Labels],
     distillation: PretrainingDistillation,
     teacher: Teacher | None,
 ) -> Program:
-    frozen = ("embeddings", "encoder") if training.freeze_encoder else ()
     labels = kind(resolve(config, mesh), head, loss, frozen)
     objective: Objective = labels
     if teacher is not None:
@@ -97,14 +95,14 @@ def _program(
         parameters=parameters,
         mesh=mesh,
         optimizer=make_optimizer(optimizer, parameters),
-        learning_rate=learning_rate(training.schedule),
+        learning_rate=learning_rate(schedule),
         clip_norm=optimizer.clip_norm,
         learning_rate_multipliers=learning_rate_multipliers(
             unboxed(parameters),
-            decay=training.layer_decay,
+            decay=layer_decay,
             frozen=frozen,
             unfreeze_every=unfreeze_every,
-            crf_multiplier=training.crf_multiplier if head.has_crf else 1.0,
+            crf_multiplier=crf_multiplier,
         ),
         teacher=teacher,
         logits=labels.logits,

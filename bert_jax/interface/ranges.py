@@ -160,7 +160,7 @@ def markers(hint: Any, kind: type[Marker]) -> list[Marker]:
     return [part for part in inside if isinstance(part, kind)] + [each for part in inside for each in markers(part, kind)]
 
 
-def marked(settings: Any, kind: type[Marker]) -> dict[str, Marker]:
+def marked(settings: type, kind: type[Marker]) -> dict[str, Marker]:
     """Returns name -> marker for the fields of a settings dataclass whose annotation has a marker of this class."""
     found = {name: markers(hint, kind) for name, hint in hints(settings).items()}
     return {name: each[0] for name, each in found.items() if each}

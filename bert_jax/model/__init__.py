@@ -66,16 +66,28 @@ class EncoderKind(NamedTuple):
     """Whether a direction of an LSTM reads only its own half of the layer below."""
     reads_words: bool = False
     """Whether the pieces are characters, and all characters of a word have the same hidden state."""
-    settings: tuple[str, ...] = ()
-    """Those of the fields "direction" and "character_cnn" of `Architecture` that may be set."""
+    has_direction: bool = False
+    """Whether the model may read only from left to right (`Architecture.direction`)."""
+    has_character_cnn: bool = False
+    """Whether word vectors may be computed from characters (`Architecture.character_cnn`)."""
     title: str = ""
     """The name in descriptions of a model."""
+
+    @property
+    def translates(self) -> bool:
+        """Whether the model is a Transformer with a decoder."""
+        return self.has_attention and self.decoder_layers > 0
+
+    @property
+    def is_encoder_only(self) -> bool:
+        """Whether the model is a Transformer without a decoder."""
+        return self.has_attention and not self.decoder_layers
 
 
 ENCODERS: Mapping[str, EncoderKind] = {
     "transformer": EncoderKind(
         "bert_jax.model.encoder:Encoder", "bert_jax.model.embeddings:Embeddings", has_positions=True,
-        has_attention=True, pools=True, settings=("direction",),
+        has_attention=True, pools=True, has_direction=True,
     ),
     "encoder_decoder": EncoderKind(
         "bert_jax.model.encoder_decoder:SourceEncoder", "bert_jax.model.embeddings:Embeddings",
@@ -83,7 +95,7 @@ ENCODERS: Mapping[str, EncoderKind] = {
     ),
     "bilm": EncoderKind(
         "bert_jax.model.bilm:BiLstm", pretraining="bert_jax.model.pretraining:BiLstmForPreTraining", is_lstm=True,
-        separate_directions=True, settings=("direction", "character_cnn"), title="biLM",
+        separate_directions=True, has_direction=True, has_character_cnn=True, title="biLM",
     ),
     "flair": EncoderKind(
         "bert_jax.model.flair:Flair", pretraining="bert_jax.model.pretraining:BiLstmForPreTraining", is_lstm=True,

@@ -7,7 +7,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 from collections.abc import Collection, Mapping
-from typing import Annotated, Any, Protocol, Self
+from typing import Annotated, Any, Protocol, Self, TypeVar
 
 from annotated_types import Interval
 
@@ -33,6 +33,28 @@ MOST_WIDE = 2**16
 """The largest accepted width. It is several times the width of any published model, and sizes in bytes still fit in 64 bits."""
 Width = Annotated[int, Interval(ge=1, le=MOST_WIDE)]
 Theta = Annotated[float, Interval(ge=1, le=1e12)]
+
+
+@dataclasses.dataclass(frozen=True)
+class OnlyFor:
+    """Marks a field that must have its default unless the encoder has this fact."""
+
+    fact: str
+    """An attribute of `EncoderKind`."""
+
+
+@dataclasses.dataclass(frozen=True)
+class IsSize:
+    """Marks a field that sets the size of a Transformer, including the type of each layer. Models of the same kind differ only
+    in these fields."""
+
+
+Setting = TypeVar("Setting")
+OfSize = Annotated[Setting, IsSize()]
+OfBlock = Annotated[Setting, OnlyFor("has_attention")]
+"""A setting of the block of a Transformer."""
+OfEncoderOnly = Annotated[Setting, OnlyFor("is_encoder_only")]
+"""A setting of a Transformer without a decoder, such as its heads and sliding windows."""
 
 
 class Changes(enum.Enum):
@@ -114,10 +136,10 @@ class Architecture:
     """
 
     vocab_size: Annotated[int, Interval(ge=1, le=2**24)] = 30_522
-    hidden_size: Width = 768
-    num_layers: Annotated[int, Interval(ge=0, le=10_000)] = 12
-    num_heads: Width = 12
-    intermediate_size: Annotated[int, Interval(ge=1, le=2**20)] = 3_072
+    hidden_size: OfSize[Width] = 768
+    num_layers: OfSize[Annotated[int, Interval(ge=0, le=10_000)]] = 12
+    num_heads: OfSize[Width] = 12
+    intermediate_size: OfSize[Annotated[int, Interval(ge=1, le=2**20)]] = 3_072
     max_position: Annotated[int, Interval(ge=1, le=2**20)] = 512
     type_vocab_size: Annotated[int, Interval(ge=0, le=MOST_WIDE)] = 2
     """The number of token types. 0 means that the model has none and ignores the token types of a batch (ModernBERT,
@@ -141,11 +163,11 @@ class Architecture:
     character_cnn: bool = False
     """Whether word vectors are computed from characters (`model/characters.py`) instead of being read from an embedding table.
     Requires encoder=bilm, and also tied_decoder=False, since the softmax then needs its own table."""
-    direction: Annotated[str, OneOf(DIRECTIONS)] = "both"
+    direction: Annotated[str, OneOf(DIRECTIONS), OnlyFor("has_direction")] = "both"
     """The context of a token. "both": the tokens before and after the token. "left_to_right": the token itself and the tokens
     before it, as in a decoder without cross-attention (transformers' BertLMHeadModel with is_decoder). A left-to-right model
     predicts the next token."""
-    positions: Annotated[str, NamedIn(tuple(POSITIONS))] = "learned"
+    positions: Annotated[str, NamedIn(tuple(POSITIONS)), OnlyFor("has_positions")] = "learned"
     """The position embedding. "learned": a table of `max_position` rows. "sinusoidal": the fixed table `positions.sinusoids` of
     `max_position` rows. A larger `max_position` needs no new weights. "sinusoidal_halves": the sinusoids without the division
     by sqrt(`hidden_size`), with all sines before all cosines (tensor2tensor, Marian). "rotary": rotations of queries and keys.
@@ -156,73 +178,73 @@ class Architecture:
     own table."""
 
     # ---------------------------------------------------------------------------------- an encoder-decoder (encoder_decoder.py)
-    decoder_layers: Annotated[int, Interval(ge=0, le=10_000)] = 0
+    decoder_layers: Annotated[int, Interval(ge=0, le=10_000), OnlyFor("decoder_layers")] = 0
     """The number of decoder layers, if encoder is "encoder_decoder" or "cove". The encoder has `num_layers` layers. Must be 0
     for all other encoders."""
-    decoder_vocab_size: Annotated[int, Interval(ge=0, le=2**24)] = 0
+    decoder_vocab_size: Annotated[int, Interval(ge=0, le=2**24), OnlyFor("translates")] = 0
     """The size of the target vocabulary, if the decoder has its own embedding table. 0: source and target share a vocabulary
     and an embedding table (arXiv:1706.03762, section 3.4)."""
-    scale_embeddings: bool = False
+    scale_embeddings: OfBlock[bool] = False
     """Whether word embeddings are multiplied by sqrt(hidden_size) when they are looked up (arXiv:1706.03762, section 3.4)."""
 
     # ------------------------------------------------------------------------------- the block of a Transformer (encoder.py)
-    norm: Annotated[str, NamedIn(tuple(NORMS))] = "layer_norm"
+    norm: OfBlock[Annotated[str, NamedIn(tuple(NORMS))]] = "layer_norm"
     """The function of all norms. "layer_norm": the LayerNorm of Ba et al. (arXiv:1607.06450). "rms_norm": division by the root
     mean square (Zhang and Sennrich, arXiv:1910.07467; EuroBERT). FILE.py:NAME: your own function (x, epsilon)."""
-    norm_scale: bool = True
+    norm_scale: OfBlock[bool] = True
     """Whether norms have a learned scale. If False, they have no parameters at all (GPT-BERT, arXiv:2410.24159)."""
-    norm_bias: bool = True
+    norm_bias: OfBlock[bool] = True
     """Whether a LayerNorm has a learned bias. ModernBERT's LayerNorms have none. An RMSNorm never has a bias."""
-    norm_placement: Annotated[str, OneOf(PLACEMENTS)] = "post"
+    norm_placement: OfBlock[Annotated[str, OneOf(PLACEMENTS)]] = "post"
     """The norms of a block. "post": a norm follows each residual sum, as in the original. "pre": the inputs of attention and of
     the feed-forward are normalised (Xiong et al., arXiv:2002.04745; ModernBERT, EuroBERT)."""
-    first_attention_norm: bool = True
+    first_attention_norm: OfEncoderOnly[bool] = True
     """Whether the first layer has a norm before its attention if norm_placement=pre. ModernBERT has no norm there, since its
     embeddings are already normalised."""
-    embedding_norm: bool = True
+    embedding_norm: OfBlock[bool] = True
     """Whether the embeddings are normalised. EuroBERT does not normalise them."""
-    final_norm: bool = False
+    final_norm: OfBlock[bool] = False
     """Whether the output of the last layer is normalised. Models with norm_placement=pre, such as ModernBERT and EuroBERT, have
     this norm."""
-    attention_bias: bool = True
+    attention_bias: OfBlock[bool] = True
     """Whether the query, key, value and output projections of attention have biases. ModernBERT's block has no biases at
     all."""
-    intermediate_bias: bool = True
+    intermediate_bias: OfBlock[bool] = True
     """Whether the first dense layer of the feed-forward has a bias. With a `gate`, this applies to both halves of the layer."""
-    output_bias: bool = True
+    output_bias: OfBlock[bool] = True
     """Whether the last dense layer of the feed-forward has a bias."""
-    gate: Annotated[str, OneOf(GATES)] = "none"
+    gate: OfBlock[Annotated[str, OneOf(GATES)]] = "none"
     """"none": the original feed-forward. With the other values, the feed-forward is a gated linear unit (Shazeer,
     arXiv:2002.05202). Its first dense layer has two halves of width `intermediate_size`, which are called "intermediate" and
     "gate" in the parameters. One half is activated and then multiplied by the other half. "first" activates the intermediate
     half (ModernBERT's GeGLU). "second" activates the gate (SwiGLU of EuroBERT and nomic-bert)."""
-    rotary_theta: Theta = 10_000.0
+    rotary_theta: OfBlock[Theta] = 10_000.0
     """The base of the wavelengths in full-attention layers if positions=rotary (arXiv:2104.09864, section 3.2). ModernBERT uses
     160,000."""
-    sliding_rotary_theta: Theta | None = None
+    sliding_rotary_theta: OfBlock[Theta | None] = None
     """The base of the wavelengths in sliding layers if positions=rotary. None: the same as `rotary_theta`. ModernBERT uses
     10,000."""
-    rotary_pairing: Annotated[str, OneOf(PAIRINGS)] = "halves"
+    rotary_pairing: OfBlock[Annotated[str, OneOf(PAIRINGS)]] = "halves"
     """The dimensions of a head that are rotated as a pair if positions=rotary. "halves": i and i + K/2 (GPT-NeoX, and every
     model in transformers). "interleaved": 2 i and 2 i + 1 (the paper; NeoBERT, arXiv:2502.19587)."""
-    layer_types: tuple[Annotated[str, OneOf(LAYER_TYPES)], ...] = ()
+    layer_types: OfEncoderOnly[OfSize[tuple[Annotated[str, OneOf(LAYER_TYPES)], ...]]] = ()
     """The type of attention in each layer. "full": a token attends to all tokens of the sequence. "sliding": a token attends to
     tokens that are at most `sliding_radius` away. (): all layers have full attention. In ModernBERT, layers 0, 3, 6, ... have
     full attention."""
-    sliding_radius: Annotated[int, Interval(ge=0, le=2**20)] = 0
+    sliding_radius: OfEncoderOnly[Annotated[int, Interval(ge=0, le=2**20)]] = 0
     """The largest distance on each side at which a token attends to another token in a sliding layer. A radius of 64 is a
     window of 129 tokens, which ModernBERT's configuration calls local_attention=128."""
-    num_key_value_heads: Annotated[int, Interval(ge=0, le=MOST_WIDE)] = 0
+    num_key_value_heads: OfBlock[OfSize[Annotated[int, Interval(ge=0, le=MOST_WIDE)]]] = 0
     """The number of key and value heads. Each key and value head serves num_heads / num_key_value_heads query heads (Ainslie et
     al., arXiv:2305.13245; EuroBERT). 0: the same number as `num_heads`."""
-    mlm_head: Annotated[str, OneOf(MLM_HEADS)] = "bert"
+    mlm_head: OfEncoderOnly[Annotated[str, OneOf(MLM_HEADS)]] = "bert"
     """The layers of the MLM head. "bert": a dense layer, the activation, a norm, and the decoder. "decoder": the decoder alone
     (EuroBERT, NeoBERT)."""
-    head_dense_bias: bool = True
+    head_dense_bias: OfEncoderOnly[bool] = True
     """Whether the dense layers of the MLM head and of a classifier with `classifier_pooling` have biases. ModernBERT has none."""
-    decoder_bias: bool = True
+    decoder_bias: OfEncoderOnly[bool] = True
     """Whether the decoder of the MLM head has a bias for each word. EuroBERT has none."""
-    classifier_pooling: Annotated[str, OneOf(CLASSIFIER_POOLINGS)] = "pooler"
+    classifier_pooling: OfEncoderOnly[Annotated[str, OneOf(CLASSIFIER_POOLINGS)]] = "pooler"
     """The features of a task head. "pooler": the original tanh layer on [CLS]. "cls" and "mean": a dense layer, the activation
     and a norm on [CLS] or on the mean of the tokens. Token-level heads apply these layers to each token. The layers are
     initialised from the MLM head (ModernBERT). "late": the same layers on each token, then the mean of the logits of all
@@ -231,7 +253,7 @@ class Architecture:
 
     def __post_init__(self) -> None:
         check_ranges(self, "model")
-        if self.character_cnn and ("character_cnn" not in self.kind.settings or self.tied_decoder):
+        if self.character_cnn and (self.tied_decoder or not self.kind.has_character_cnn):
             raise UserError(
                 "model.character_cnn=True requires model.encoder=bilm and model.tied_decoder=false, since a character CNN has no "
                 "word table to tie; set both, or remove model.character_cnn"
@@ -248,7 +270,8 @@ class Architecture:
             )
         else:
             _check_block(self)
-            _check_decoder(self)
+        _check_decoder_layers(self)
+        _check_applicable(self)
 
     @property
     def head_width(self) -> int:
@@ -341,8 +364,10 @@ class Architecture:
         return self.hidden_size // (2 if self.direction == "both" else 1)
 
 
-IN_FILES = ("encoder", "positions", "norm", "activation")
+IN_FILES = tuple(marked(Architecture, NamedIn))
 """The fields of `Architecture` that may name a user's file as FILE.py:NAME."""
+SIZES = tuple(marked(Architecture, IsSize))
+"""The fields of `Architecture` that set the size of a Transformer."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -353,7 +378,7 @@ class Execution:
     dtype: Annotated[str, OneOf(DTYPES), Changes.ROUNDING] = "float32"
     """The dtype of matrix products and activations: "float32" or "bfloat16". TPUs, GPUs and CPUs with AMX multiply bfloat16
     several times faster. Parameters, softmax, LayerNorm statistics and logits are float32."""
-    remat: Annotated[str, OneOf(REMAT)] = "none"
+    remat: OfBlock[Annotated[str, OneOf(REMAT)]] = "none"
     """The values that the backward pass recomputes (remat). "none": no values. "dots": all values except the results of matrix
     products and of fused attention, which are saved. "full": all values except the inputs of layers, which are saved."""
     scan_layers: bool = False
@@ -361,12 +386,12 @@ class Execution:
     which is slower to compile and faster to run."""
     layers_per_scan_step: Annotated[int, Interval(ge=1, le=10_000)] = 1
     """The number of layers in each iteration of the scan (`unroll` of `jax.lax.scan`)."""
-    attention: Annotated[str, OneOf(KERNELS)] = "auto"
+    attention: OfBlock[Annotated[str, OneOf(KERNELS)]] = "auto"
     """How attention is computed. "fused": one kernel that keeps the scores on the chip (TPU, and NVIDIA GPUs from compute
     capability 8.0). "plain": XLA operations. "auto": the fused kernel, if it runs on the devices and agrees with the plain
     path. The kernels do not support left-to-right masks. On a TPU the fused and plain versions draw different dropout masks, at
     the same rate."""
-    residual_norm: Annotated[str, OneOf(KERNELS)] = "auto"
+    residual_norm: OfBlock[Annotated[str, OneOf(KERNELS)]] = "auto"
     """How LayerNorm(x + dropout(y)) is computed after attention and feed-forward. "fused": one kernel (TPU). "plain": XLA
     operations. "auto": the fused kernel, if it runs on the devices and agrees with the plain path. The fused and the plain
     version drop the same elements."""
@@ -439,13 +464,6 @@ class TrainingOnly:
 class ModelConfig(TrainingOnly, Execution, Architecture):
     """The section `config.model`, the sum of three types. A new setting belongs to the type that says what it changes."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for name in ("remat", "attention", "residual_norm"):
-            value, only = getattr(self, name), getattr(Execution, name)
-            if not self.has_attention and value != only:
-                raise UserError(f"model.{name}={value} does not apply to model.encoder={self.encoder}; leave it out ({only})")
-
     @property
     def architecture(self) -> Architecture:
         """The `Architecture` part of this configuration."""
@@ -503,24 +521,6 @@ class Resolved(ModelConfig):
     target: Target
 
 
-SIZES = ("hidden_size", "num_layers", "num_heads", "num_key_value_heads", "intermediate_size", "layer_types")
-"""The fields of `Architecture` that set the size of a Transformer, including the type of each layer. Models of the same kind
-differ only in these fields."""
-BLOCK_FIELDS = (
-    "norm", "norm_scale", "norm_bias", "norm_placement", "first_attention_norm", "embedding_norm", "final_norm",
-    "attention_bias", "intermediate_bias", "output_bias", "gate", "rotary_theta", "sliding_rotary_theta", "rotary_pairing",
-    "layer_types", "sliding_radius", "num_key_value_heads", "mlm_head", "head_dense_bias", "decoder_bias", "classifier_pooling",
-    "scale_embeddings", "decoder_layers", "decoder_vocab_size",
-)  # fmt: skip
-"""The fields of `Architecture` that only Transformers have. The exception is `decoder_layers`, which CoVe has too."""
-NOT_IN_A_TRANSLATOR = (
-    "direction", "type_vocab_size", "first_attention_norm", "layer_types", "sliding_radius", "mlm_head", "head_dense_bias",
-    "decoder_bias", "classifier_pooling", "character_cnn",
-)  # fmt: skip
-"""The fields of `Architecture` that do not apply to an encoder-decoder, such as the settings of BERT's heads and of sliding
-windows."""
-
-
 def _check_block(c: Architecture) -> None:
     """Raises UserError for inconsistent settings of the Transformer block."""
     if c.layer_types and len(c.layer_types) != c.num_layers:
@@ -551,22 +551,6 @@ def _check_block(c: Architecture) -> None:
         )
 
 
-def _check_decoder(c: Architecture) -> None:
-    """Raises UserError for an encoder-decoder without a decoder, and for a decoder in a model that does not support one."""
-    if not c.kind.decoder_layers:
-        for name in ("decoder_layers", "decoder_vocab_size"):
-            if value := getattr(c, name):
-                raise UserError(
-                    f"model.{name}={value} is for model.encoder=encoder_decoder, not for {c.encoder}; leave it out (0)"
-                )
-        return
-    _check_decoder_layers(c)
-    for name in NOT_IN_A_TRANSLATOR:
-        only = 0 if name == "type_vocab_size" else getattr(Architecture, name)
-        if getattr(c, name) != only:
-            raise UserError(f"model.{name}={getattr(c, name)} does not apply to model.encoder=encoder_decoder; set {only}")
-
-
 def _check_decoder_layers(c: Architecture) -> None:
     """Raises UserError if a model that needs a decoder has no decoder layers."""
     if not c.decoder_layers and c.kind.decoder_layers:
@@ -584,15 +568,21 @@ def _check_predecessor(c: Architecture) -> None:
     if c.kind.is_lstm and c.direction == "both" and c.hidden_size % 2:
         raise UserError(
             f"model.hidden_size={c.hidden_size} must be even: each direction of model.encoder={c.encoder} uses half of it; "
-            f"set {c.hidden_size + 1}" + (", or model.direction=left_to_right" if "direction" in c.kind.settings else "")
+            f"set {c.hidden_size + 1}" + (", or model.direction=left_to_right" if c.kind.has_direction else "")
         )
-    _check_decoder_layers(c)
-    facts = {"positions": c.kind.has_positions, "decoder_layers": c.kind.decoder_layers}
-    applying = (*c.kind.settings, *(name for name, applies in facts.items() if applies))
-    for name in ("positions", "direction", *BLOCK_FIELDS):
-        only = getattr(Architecture, name)
-        if getattr(c, name) != only and name not in applying:
-            raise UserError(f"model.{name}={getattr(c, name)} does not apply to model.encoder={c.encoder}; leave it out ({only})")
+
+
+def _check_applicable(c: Architecture) -> None:
+    """Raises UserError if a setting that does not apply to the encoder has another value than its default."""
+    if c.kind.translates and c.type_vocab_size:  # 0 is not its default
+        raise UserError(f"model.type_vocab_size={c.type_vocab_size} does not apply to model.encoder={c.encoder}; set 0")
+    for name, marker in marked(type(c), OnlyFor).items():
+        value, only = getattr(c, name), getattr(type(c), name)
+        if value == only or getattr(c.kind, marker.fact):
+            continue
+        remedy = f"set {only}" if c.kind.translates else f"leave it out ({only})"
+        fits = "is for model.encoder=encoder_decoder, not for " if c.kind.is_encoder_only else "does not apply to model.encoder="
+        raise UserError(f"model.{name}={value} {fits}{c.encoder}; {remedy}")
 
 
 # Name -> (layers, width). The names are from section 3 of the paper and from the paper on smaller models (arXiv:1908.08962).

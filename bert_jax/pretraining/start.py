@@ -25,12 +25,12 @@ from bert_jax.data.tokenizers.tokenizer import VocabularyInfo
 from bert_jax.errors import UserError, nearest
 from bert_jax.files import JsonObject
 from bert_jax.interface.named import by_content
-from bert_jax.interface.ranges import whole_number
+from bert_jax.interface.ranges import hints, marked, whole_number
 from bert_jax.interface.words import counted
 from bert_jax.interop.huggingface import Model, NewParts, import_model, part_names, with_new_parts
 from bert_jax.interop.names import PARTS, REQUIRED_PARTS
 from bert_jax.model import encoder_classes
-from bert_jax.model.config import SIZES, ModelConfig
+from bert_jax.model.config import SIZES, Architecture, Changes, Execution, ModelConfig
 from bert_jax.model.heads import HEAD_PARTS
 from bert_jax.model.pretraining import NEVER_TRAINED
 from bert_jax.objectives.model import Params
@@ -263,9 +263,9 @@ def _by_content(values: JsonObject) -> JsonObject:
 def _decisive(experiment: PretrainingExperiment) -> JsonObject:
     """Returns the settings that determine the arrays of a state and the meaning of these arrays."""
     free = ROTARY_KEYS if experiment.model.has_position_table else (*ROTARY_KEYS, "max_position")
-    model = {name: value for name, value in dataclasses.asdict(experiment.model.architecture).items() if name not in free}
-    return {f"model.{name}": value for name, value in model.items()} | {
-        "model.vocab_multiple": experiment.model.vocab_multiple,
+    of_arrays = (name for name, change in marked(Execution, Changes).items() if change is Changes.ARRAYS)
+    names = (*(name for name in hints(Architecture) if name not in free), *of_arrays)
+    return {f"model.{name}": getattr(experiment.model, name) for name in names} | {
         "objective": experiment.objective,
         "objective_options": experiment.objective_options,
         "optimizer.name": experiment.optimizer.name,

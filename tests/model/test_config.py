@@ -14,8 +14,9 @@ import numpy as np
 import pytest
 
 from bert_jax.errors import UserError
-from bert_jax.model import encoder_classes, natural_objective
-from bert_jax.model.config import Execution, ModelConfig, published, published_sizes
+from bert_jax.interface.ranges import allowed_words, hints, marked
+from bert_jax.model import ENCODERS, encoder_classes, natural_objective
+from bert_jax.model.config import Execution, ModelConfig, OnlyFor, published, published_sizes
 from bert_jax.objectives.model import Model
 from tests.random_rows import TINY, drawn_parameters, random_batch
 
@@ -84,8 +85,41 @@ def test_published_encoders_have_the_sizes_of_their_papers_and_the_settings_of_t
     assert (c.vocab_size, c.max_position, c.layer_norm_epsilon, c.scale_embeddings) == (37_000, 512, 1e-5, True)
 
 
-def test_a_resumed_run_may_change_everything_about_its_execution_but_the_dtype():
+def another_value(kind: type, name: str) -> Any:
+    """Returns a value of a field that is not its default."""
+    default, hint = getattr(kind, name), hints(kind)[name]
+    if isinstance(default, bool):
+        return not default
+    if name == "layer_types":
+        return ("full",) * 12
+    others = [word for word in allowed_words(hint) if word != default]
+    return others[0] if others else (default or 1) + 4
+
+
+def test_a_resumed_run_may_change_everything_about_its_execution_but_rounding_and_arrays():
     assert Execution.exact() == ("remat", "scan_layers", "layers_per_scan_step", "attention", "residual_norm")
+    assert Execution.within_noise() == ("dtype", *Execution.exact())
+
+
+BASES: dict[str, dict[str, Any]] = {
+    "transformer": {},
+    "encoder_decoder": published("transformer_base"),
+    "bilm": {"num_layers": 2},
+    "flair": {"num_layers": 1},
+    "cove": {"num_layers": 2, "decoder_layers": 2},
+    "static": {"num_layers": 0},
+}
+
+
+def test_every_setting_is_refused_by_the_encoders_to_which_it_does_not_apply():
+    assert BASES.keys() == ENCODERS.keys()
+    for encoder, base in BASES.items():
+        model = {**base, "encoder": encoder}
+        ModelConfig(**model)
+        for name, marker in marked(ModelConfig, OnlyFor).items():
+            if not getattr(ENCODERS[encoder], marker.fact):
+                with pytest.raises(UserError, match=rf"model\.{name}\b"):
+                    ModelConfig(**{**model, name: another_value(ModelConfig, name)})
 
 
 @pytest.mark.parametrize(
