@@ -214,7 +214,7 @@ def pretrain(
         files = own_files(run.workdir)
         found |= {FILES: files} if files else {}
         model = trained_model(experiment.for_phase(len(experiment.phases) - 1), params, splits.train.tokenizer)
-        if experiment.model.translates:
+        if experiment.model.translates and experiment.examples.kind.parallel:
             from bert_jax.prediction.translating import translation_results  # other runs do not need it
 
             with run.goodput.during(TimeCategory.EVALUATING):

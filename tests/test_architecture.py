@@ -135,6 +135,12 @@ def test_no_code_tells_encoders_positions_or_norms_apart_by_their_names():
     assert {name(path) for path in MODULES if by_name.search(path.read_text())} <= {"bert_jax/interop/conversion.py"}
 
 
+def test_no_code_tells_kinds_of_rows_apart_by_their_names():
+    """A new kind is one class and one line: other code reads the facts of `ExampleConfig.kind`."""
+    by_name = re.compile(r"""(\b(targets|rows)|["']targets["']\))\s*(==|!=|(not )?in)\s*\(?["'{\[]""")
+    assert [name(path) for path in MODULES if by_name.search(path.read_text())] == []
+
+
 def test_the_root_has_only_commands_and_common_modules():
     root = {path.stem: path.read_text() for path in PACKAGE.glob("*.py") if path.stem != "__init__"}
     commands = {stem for stem, text in root.items() if f'    run_command("bert_jax.{stem}"' in text}

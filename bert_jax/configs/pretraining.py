@@ -11,16 +11,18 @@ import dataclasses
 import functools
 import itertools
 import math
+import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 from annotated_types import Interval
 
 from bert_jax.configs.experiment_files import OBJECTIVE_OPTIONS, dataclass_from_dict
-from bert_jax.data.config import LONGEST, MOST_PACKED, ExampleConfig
+from bert_jax.data import ROWS
+from bert_jax.data.config import LONGEST, MOST_PACKED, ExampleConfig, rows_kind
 from bert_jax.errors import UserError
 from bert_jax.files import JsonObject
-from bert_jax.interface.named import load_named
+from bert_jax.interface.named import file_module, load_named, source_file
 from bert_jax.interface.ranges import (
     MAX_COUNT,
     BatchSize,
@@ -352,7 +354,7 @@ class PretrainingExperiment:
         """Returns the configuration of a phase's examples and rows."""
         p = self.phases[phase]
         row: JsonObject = {name: getattr(p, name) for name in ROW_KEYS}
-        return dataclasses.replace(self.examples, **row, targets=self.trained_objective.rows)
+        return dataclasses.replace(self.examples, **row, targets=rows_name(self.objective, self.trained_objective.rows))
 
     def eval_config(self, phase: int) -> ExampleConfig:
         """Returns the configuration of the held-out rows in a phase. They have the phase's length, and the same masks in all
@@ -561,11 +563,24 @@ def _with_objective(values: JsonObject) -> JsonObject:
     model = dataclass_from_dict(ModelConfig, values.get("model", {}), "config.model", PretrainingExperiment)
     objective = natural_objective(model) if objective == "auto" else objective
     kind = objective_class(objective, model)
-    if examples.get("targets", kind.rows) != kind.rows:
+    rows = rows_name(objective, kind.rows)
+    if examples.get("targets", rows) != rows:
         raise UserError(f"config.examples.targets={examples['targets']} does not fit {OBJECTIVE}={objective}; leave targets out")
     given = values.get(OBJECTIVE_OPTIONS, {})
     options = dataclass_from_dict(kind, given, f"config.{OBJECTIVE_OPTIONS}", kind).settings()
-    return {**values, "objective": objective, OBJECTIVE_OPTIONS: options, "examples": {**examples, "targets": kind.rows}}
+    return {**values, "objective": objective, OBJECTIVE_OPTIONS: options, "examples": {**examples, "targets": rows}}
+
+
+def rows_name(objective: str, rows: str | type) -> str:
+    """Returns the name of the kind `rows` of an objective in `config.examples.targets`. `objective` is the name in
+    `config.objective`. A user's class is named FILE.py:NAME."""
+    if isinstance(rows, str):
+        return rows
+    place = f"{rows.__module__}:{rows.__qualname__}"
+    file = source_file(objective)
+    if file and rows.__module__ != file_module(objective, OBJECTIVE).__name__:  # a file that the objective's file imports
+        file = str(getattr(sys.modules.get(rows.__module__), "__file__", ""))
+    return next((name for name, known in ROWS.items() if known == place), f"{file}:{rows.__qualname__}")
 
 
 def _with_row_defaults(values: JsonObject) -> JsonObject:
@@ -575,7 +590,8 @@ def _with_row_defaults(values: JsonObject) -> JsonObject:
         return values
     given = {name: examples[name] for name in ROW_KEYS if name in examples}
     found = [given | dict(phase) if isinstance(phase, Mapping) else phase for phase in phases]
-    for phase in found:
-        if isinstance(phase, dict) and examples.get("targets") == "translated":  # every token of a translation is predicted
-            phase["max_predictions"] = phase.get("length", PhaseConfig.length)
+    if "max_predictions" not in rows_kind(examples.get("targets", ExampleConfig.targets)).reads:
+        for phase in found:
+            if isinstance(phase, dict):
+                phase["max_predictions"] = phase.get("length", PhaseConfig.length)
     return {**values, "phases": found}

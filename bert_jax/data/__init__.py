@@ -12,6 +12,7 @@ All random numbers are hashes of (seed, epoch, position). Every host therefore c
     plan.py             sentence lengths -> the examples in every row of an epoch: chunks, segment pairs, blocks of a large corpus
     example_packing.py  examples -> rows
     masking.py          tokens -> masked tokens and targets; this module draws the masks
+    kinds_of_rows.py    Rows: which arrays the rows of an objective have, and how they are made
     rows.py             rows of a plan, or features of labelled examples -> arrays
     batches.py          batches as a function of the step, and their transfer to devices
     prefetch.py         batches from background threads, by grain
@@ -19,6 +20,14 @@ All random numbers are hashes of (seed, epoch, position). Every host therefore c
 
 INPUTS = ("input_ids", "token_type_ids", "position_ids", "sequence_ids")
 """The arrays of a batch that an encoder reads, int32 [B, L]."""
+ROWS = {
+    "masked": "bert_jax.data.kinds_of_rows:Masked",
+    "next": "bert_jax.data.kinds_of_rows:Next",
+    "centres": "bert_jax.data.kinds_of_rows:Centres",
+    "translated": "bert_jax.data.kinds_of_rows:Translated",
+}
+"""The kinds of rows (`config.examples.targets`). An objective names its kind in `Objective.rows`. To add a kind, write its class
+and list it here."""
 DECODER = "decoder_"
 DECODER_INPUTS = tuple(f"{DECODER}{name}" for name in INPUTS)
 """The arrays of a batch that a decoder reads."""

@@ -6,19 +6,22 @@ import dataclasses
 import functools
 import math
 from dataclasses import dataclass
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 from annotated_types import Interval
 from jaxtyping import Int64, Integer
 
-from bert_jax.data import MASKING
+from bert_jax.data import MASKING, ROWS
 from bert_jax.errors import UserError
 from bert_jax.interface.named import is_in_file, load_named
 from bert_jax.interface.ranges import Fraction, NamedIn, OneOf, check_ranges
 
+if TYPE_CHECKING:  # the kinds of rows read this module
+    from bert_jax.data.kinds_of_rows import Rows
+
 PAIRS = ("original", "paper", "successive", "none")
-TARGETS = ("masked", "next", "centres", "translated")
+KIND_KEY = "config.examples.targets"
 LONGEST = 2**15 - 1
 """The maximum length of a row, because lengths and positions are stored in 16 bits."""
 MOST_PACKED = 4_096
@@ -37,11 +40,11 @@ class ExampleConfig:
     """L, the length of a row in tokens, with [CLS] and [SEP]."""
     max_predictions: Annotated[int, Interval(ge=1, le=LONGEST)] = 20
     """M, the maximum number of predicted tokens in a row."""
-    targets: Annotated[str, OneOf(TARGETS)] = "masked"
-    """"masked": predict masked tokens. "next": mask nothing and predict the next token at M random positions of a row, or at all
-    of them if M is at least L - 1. "centres": choose positions as with "next"; the objective predicts their neighbours.
-    "translated": a row holds up to L tokens of texts and up to L tokens of their translations, which are predicted; P is the
-    number of pairs. In a run, the objective sets this field."""
+    targets: Annotated[str, NamedIn(tuple(ROWS))] = "masked"
+    """The kind of rows, a name in `data.ROWS`. "masked": predict masked tokens. "next": mask nothing and predict the next token
+    at M random positions of a row, or at all of them if M is at least L - 1. "centres": choose positions as with "next"; the
+    objective predicts their neighbours. "translated": a row holds up to L tokens of texts and up to L tokens of their
+    translations, which are predicted; P is the number of pairs. In a run, the objective sets this field."""
     packed_examples: Annotated[int, Interval(ge=1, le=MOST_PACKED)] = 1
     """P, the maximum number of examples in a row."""
     masked_fraction: Annotated[float, Interval(gt=0, le=1)] = 0.15
@@ -69,37 +72,34 @@ class ExampleConfig:
 
     def __post_init__(self) -> None:
         check_ranges(self, "examples")
-        if self.targets == "translated" and (self.pairs != "none" or self.masking != "tokens"):
-            name = "pairs" if self.pairs != "none" else "masking"
-            only = "none" if name == "pairs" else "tokens"
-            raise UserError(
-                f"{name}={getattr(self, name)} does not apply to translation, which has no masks and no sentence pairs; set "
-                f"{name}={only}"
-            )
+        kind = self.kind
+        kind.check(self)
         shortest = self.special_tokens + (1 if self.pairs == "none" else 2)
         if self.length < shortest:
             raise UserError(
                 f"length={self.length} must be at least {shortest}, because every row has {self.special_tokens} special tokens"
             )
-        most = {"masked": self.max_tokens, "translated": self.length}.get(self.targets, self.length - 1)
-        if self.max_predictions > most:
+        if self.max_predictions > (most := kind.most_predictions(self)):
             raise UserError(
                 f"max_predictions={self.max_predictions} must be at most {most}, because a row of length={self.length} has no "
                 "more tokens to predict"
             )
-        if self.masking != "tokens" and self.targets != "masked":
-            raise UserError(f"masking={self.masking} masks words, but targets={self.targets} needs no masks; leave masking out")
         if self.mask_probability + self.random_probability > 1 + 1e-9:
             raise UserError(
                 f"mask_probability={self.mask_probability} and random_probability={self.random_probability} sum to more than "
                 "1; lower one of the two (the rest of the predicted tokens stay unchanged)"
             )
-        masked = self.targets != "translated" and not self.counts_words
-        if masked and (needed := _most_predictions(self)) > self.max_predictions:
+        limited = "max_predictions" in kind.reads and not self.counts_words
+        if limited and (needed := _most_predictions(self)) > self.max_predictions:
             raise UserError(
                 f"max_predictions={self.max_predictions} is too small for packed_examples={self.packed_examples} "
                 f"at length={self.length}: one row can have {needed} masks; set max_predictions={needed} or packed_examples=1"
             )
+
+    @property
+    def kind(self) -> Rows:
+        """The kind of rows, with its arrays and its rules."""
+        return rows_kind(self.targets)
 
     @property
     def counts_words(self) -> bool:
@@ -110,11 +110,8 @@ class ExampleConfig:
 
     @property
     def special_tokens(self) -> int:
-        """The number of special tokens of an example: [CLS] and one or two [SEP]. Each side of a translated pair has only the
-        last [SEP]."""
-        if self.targets == "translated":
-            return 1
-        return 2 if self.pairs == "none" else 3
+        """The number of special tokens of an example."""
+        return self.kind.special_tokens(self)
 
     @property
     def max_tokens(self) -> int:
@@ -135,22 +132,17 @@ class ExampleConfig:
 
     def with_masked_fraction(self, fraction: float) -> ExampleConfig:
         """Returns a copy with another fraction of predicted tokens and enough `max_predictions`."""
-        if fraction == self.masked_fraction or self.targets != "masked":
+        if fraction == self.masked_fraction or "masked_fraction" not in self.kind.reads:
             return self
+        if "max_predictions" not in self.kind.reads:
+            return dataclasses.replace(self, masked_fraction=fraction)
         wide = dataclasses.replace(self, masked_fraction=fraction, max_predictions=self.max_tokens)
         scaled = min(self.max_tokens, math.ceil(self.max_predictions * fraction / self.masked_fraction))
         return dataclasses.replace(wide, max_predictions=scaled if self.counts_words else _most_predictions(wide))
 
     def predictions(self, lengths: Integer[np.ndarray, " E"]) -> Int64[np.ndarray, " E"]:
-        """Returns the number of predicted tokens of examples with these `lengths`, which include special tokens.
-
-        For masked tokens, this is the original's formula, which rounds half to even. For next tokens, every token after the
-        first is predicted, up to the limit `most_pieces`.
-        """
-        if self.targets != "masked":
-            return np.minimum(self.most_pieces(lengths), lengths.astype(np.int64) - 1)
-        wanted = np.maximum(1, np.rint(self.masked_fraction * lengths)).astype(np.int64)
-        return np.minimum(np.minimum(wanted, self.max_predictions), np.maximum(lengths - self.special_tokens, 0))
+        """Returns the number of predicted tokens of examples with these `lengths`, which include special tokens."""
+        return self.kind.predictions(self, lengths)
 
     def predicted_words(self, words: Integer[np.ndarray, " E"]) -> Int64[np.ndarray, " E"]:
         """Returns the number of predicted words of examples with `words` words, with `masking="words"`."""
@@ -163,6 +155,23 @@ class ExampleConfig:
         if self.packed_examples == 1:
             return np.full(len(lengths), self.max_predictions, np.int64)
         return (self.max_predictions * lengths.astype(np.int64)) // self.length
+
+
+@functools.lru_cache(maxsize=16)
+def rows_kind(rows: str | type) -> Rows:
+    """Returns the kind of rows with the name `rows` in `config.examples.targets`, or with the class `rows`. Raises UserError if
+    it is not a kind of rows."""
+    from bert_jax.data.kinds_of_rows import Rows
+
+    found = load_named(rows, ROWS, KIND_KEY) if isinstance(rows, str) else rows
+    if not (isinstance(found, type) and issubclass(found, Rows)):
+        raise UserError(
+            f"{KIND_KEY}={rows} is {found!r}, not a kind of rows; make it a class that inherits from "
+            "bert_jax.data.kinds_of_rows.Rows"
+        )
+    if lacking := sorted(found.__abstractmethods__):
+        raise UserError(f"{KIND_KEY}={rows} has no {' and no '.join(lacking)}; see the class Rows")
+    return found()
 
 
 @functools.lru_cache(maxsize=64)

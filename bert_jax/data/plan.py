@@ -4,7 +4,7 @@ No tokens are read. At length 128, a plan takes 0.4 microseconds and 25 bytes pe
 
     epoch_chunks    sentences -> chunks, the consecutive sentences from which each example is made
     make_pairs      chunks -> the token spans of the segments A and B, truncated to the length of a row
-    plan_epoch      runs both steps, and packs the examples into rows (`example_packing.py`)
+    plan_epoch      runs both steps (`document_spans`), and packs the examples into rows (`example_packing.py`)
     Blocks          the parts of a large corpus, each with its own plan
 
 **Chunks.** The original (create_pretraining_data.py, `create_instances_from_document`) goes through each document. It collects
@@ -25,8 +25,9 @@ In addition to pairs="original" there are
 - "none": An example has one segment. A sentence that does not fit is truncated and also starts the next chunk. Rows are full
   and no token is lost, but 15 % of Wikipedia's tokens occur twice in an epoch at length 128.
 
-With targets="translated" an example is a document of a parallel corpus, where A is a text and B its translation. A row has room
-for L tokens of texts and L tokens of translations. A pair is left out if one side does not fit.
+The kind of rows (`kinds_of_rows.py`) chooses how examples are made. With targets="translated" an example is a document of a
+parallel corpus, where A is a text and B its translation. A row has room for L tokens of texts and L tokens of translations. A
+pair is left out if one side does not fit.
 """
 
 from __future__ import annotations
@@ -212,6 +213,18 @@ def make_pairs(
     return Pairs(a_start, b_start, a_length.astype(np.uint16), b_length.astype(np.uint16), chunks.random_next)
 
 
+def document_spans(
+    sentence_offsets: Int64[np.ndarray, " sentence_bounds"],
+    document_offsets: Int64[np.ndarray, " document_bounds"],
+    config: ExampleConfig,
+    key: int,
+) -> Pairs:
+    """Returns the spans of the examples that are made from the chunks of an epoch."""
+    chunks = epoch_chunks(sentence_offsets, document_offsets, config, key)
+    parts = [make_pairs(some, sentence_offsets, document_offsets, config, key) for some in chunks]
+    return Pairs(**{field.name: np.concatenate([getattr(part, field.name) for part in parts]) for field in fields(Pairs)})
+
+
 def translations(
     sentence_offsets: Int64[np.ndarray, " sentence_bounds"],
     document_offsets: Int64[np.ndarray, " document_bounds"],
@@ -319,16 +332,13 @@ class EpochPlan:
 
     def lengths(self) -> UInt16[np.ndarray, " E"]:
         """Returns the number of tokens of each example, including special tokens."""
-        return example_lengths(self.pairs, self.config)
+        return self.config.kind.lengths(self.pairs, self.config)
 
     def summary(self) -> dict[str, float]:
         """Returns statistics for the log. `packing_efficiency` is the minimum number of rows that could hold all tokens,
         divided by the actual number of rows."""
-        tokens = int(self.lengths().sum(dtype=np.int64))
+        tokens = self.config.kind.num_tokens(self.pairs, self.config)
         places = self.num_rows * self.config.length
-        if self.config.targets == "translated":
-            both = int(self.pairs.a_length.sum(dtype=np.int64) + self.pairs.b_length.sum(dtype=np.int64))
-            tokens = both // 2 + self.num_examples
         return {
             "rows": self.num_rows,
             "examples": self.num_examples,
@@ -348,33 +358,21 @@ def plan_epoch(corpus: Corpus, config: ExampleConfig, *, seed: int, epoch: int) 
     check_corpus(corpus, config)
     version = epoch % config.duplicates if config.duplicates else epoch
     key = int(make_key(seed, version, _PAIRS_KEY))
-    sentences, documents = corpus.joined_offsets()
-    if config.targets == "translated":
-        pairs = translations(sentences, documents, config)
-        if not len(pairs.a_start):
-            raise UserError(
-                f"no pair of the {corpus.split} split ({_sizes(corpus)}) fits into rows of {counted(config.length, 'token')}; "
-                "raise length to make the rows longer"
-            )
-    else:
-        parts = [make_pairs(some, sentences, documents, config, key) for some in epoch_chunks(sentences, documents, config, key)]
-        pairs = Pairs(**{field.name: np.concatenate([getattr(part, field.name) for part in parts]) for field in fields(Pairs)})
+    pairs = config.kind.spans(*corpus.joined_offsets(), config, key)
+    if not len(pairs.a_start) and config.kind.parallel:
+        raise UserError(
+            f"no pair of the {corpus.split} split ({_sizes(corpus)}) fits into rows of {counted(config.length, 'token')}; "
+            "raise length to make the rows longer"
+        )
     if not len(pairs.a_start):
         raise UserError(
             f"no example can be made from the {corpus.split} split ({_sizes(corpus)}): with pairs={config.pairs!r}, a "
             "document needs at least two sentences; put one sentence on each line and a blank line between documents, or set "
             "pairs='none'"
         )
-    rows = pack_rows(example_lengths(pairs, config), config.length, config.packed_examples, int(make_key(seed, epoch, _ROWS_KEY)))
+    lengths = config.kind.lengths(pairs, config)
+    rows = pack_rows(lengths, config.length, config.packed_examples, int(make_key(seed, epoch, _ROWS_KEY)))
     return EpochPlan(config, pairs, rows, make_key(seed, version, _MASKS_KEY))
-
-
-def example_lengths(pairs: Pairs, config: ExampleConfig) -> UInt16[np.ndarray, " E"]:
-    """Returns the number of tokens of each example, including special tokens. For a translated pair, returns the number of
-    tokens of the longer side."""
-    if config.targets == "translated":
-        return np.maximum(pairs.a_length, pairs.b_length) + np.uint16(config.special_tokens)
-    return pairs.a_length + pairs.b_length + np.uint16(config.special_tokens)
 
 
 def check_corpus(corpus: Corpus, config: ExampleConfig) -> None:
@@ -382,7 +380,7 @@ def check_corpus(corpus: Corpus, config: ExampleConfig) -> None:
     if corpus.num_documents < 1:
         more = _MORE_EVAL if corpus.split == "eval" else "build the corpus from more text"
         raise UserError(f"the {corpus.split} split of the corpus is empty ({_sizes(corpus)}); {more}")
-    if config.targets == "translated" and corpus.languages is None:
+    if config.kind.parallel and corpus.languages is None:
         raise UserError(
             f"the corpus {corpus.directory or ''} holds documents, but translation needs pairs of a text and its translation; "
             "build a corpus of pairs with python -m bert_jax.corpus --source=parallel:GLOB.en:GLOB.de"

@@ -1,8 +1,9 @@
 """Builds the rows of a batch, from the plan of an epoch or from labelled examples.
 
-`assemble_rows` gathers the spans of all examples at once, chooses their targets, masks these targets (unless they are next
+`assemble_texts` gathers the spans of all examples at once, chooses their targets, masks these targets (unless they are next
 tokens), and packs the examples into rows. It does not loop over rows. Examples are masked before packing, one in each row of an
-array, so packing does not change their masks.
+array, so packing does not change their masks. `assemble_pairs` packs examples of two texts, one for an encoder and one for a
+decoder. The kind of rows chooses between these functions (`kinds_of_rows.py`).
 
 `pack_features` and `assemble_features` pack features, i.e. tokenised labelled examples. A batch contains the examples of a step,
 packed into few rows. Tokens attend only to tokens of the same sequence (`sequence_ids`). The examples of a step are a random
@@ -13,16 +14,23 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
-from jaxtyping import Bool, Float, Int, Int32, Int64, Integer, Num, UInt16
+from jaxtyping import Bool, Float, Int, Int32, Int64, Integer, Num, UInt16, UInt64
 
 from bert_jax.data import DECODER, INPUTS
+from bert_jax.data.config import KIND_KEY
 from bert_jax.data.corpus.store import Corpus, TokenStore
 from bert_jax.data.counter_rng import hash_bits, random_bits
 from bert_jax.data.example_packing import best_fit
 from bert_jax.data.masking import UNUSED, Examples, MaskingTables, choose, replace_tokens
 from bert_jax.data.plan import EpochPlan
+from bert_jax.errors import UserError
+from bert_jax.interface.words import counted
+
+if TYPE_CHECKING:  # the kinds of rows call the functions of this module
+    from bert_jax.data.kinds_of_rows import PairRows, TextRows
 
 Batch = dict[str, Num[np.ndarray, "B ..."]]
 """The arrays of a batch by name. The first axis of every array is the row."""
@@ -33,27 +41,16 @@ _FEW = 16  # if there are at most this many examples per row, all examples are m
 
 def assemble_rows(corpus: Corpus, plan: EpochPlan, rows: Int[np.ndarray, " B"], tables: MaskingTables) -> Batch:
     """Returns the batch of the plan's rows with indices `rows`. The index -1 stands for an empty row, which has only padding
-    and nothing to predict.
+    and nothing to predict. All arrays are int32. The kind of rows (`kinds_of_rows.py`) lists them."""
+    return plan.config.kind.assemble(corpus, plan, rows, tables)
 
-    All arrays are int32:
 
-        input_ids         [B, L]  the tokens
-        token_type_ids    [B, L]  0 = [CLS] A [SEP], 1 = B [SEP]; 0 at padding
-        sequence_ids      [B, L]  0 = padding, 1..P = the index of the example in the row
-        position_ids      [B, L]  from 0 for every example; 0 at padding
-        masked_positions  [B, M]  positions in the row, ascending; 0 where unused
-        masked_targets    [B, M]  the original tokens or, with targets="next", the next tokens; -1 where unused
-        cls_positions     [B, P]  positions of the [CLS] tokens in the row; 0 where unused
-        nsp_labels        [B, P]  0 = B follows A, 1 = random; -1 = no example, or pairs="none"
-
-    With targets="centres", the array `centres`, int32 [B, M], replaces the masked arrays. It has the `masked_positions` of
-    targets="next", and -1 where unused. For targets="translated" see `_assemble_pairs`."""
-    if plan.config.targets == "translated":
-        return _assemble_pairs(corpus, plan, rows)
+def assemble_texts(
+    kind: TextRows, corpus: Corpus, plan: EpochPlan, rows: Int[np.ndarray, " B"], tables: MaskingTables
+) -> Batch:
+    """Returns the batch of the plan's rows with indices `rows`, with the arrays that `kinds_of_rows.Masked` lists."""
     L, M, P = plan.config.length, plan.config.max_predictions, plan.config.packed_examples
-    widths = dict.fromkeys(INPUTS, L)
-    widths |= {"masked_positions": M, "masked_targets": M, "cls_positions": P, "nsp_labels": P}
-    batch = {name: np.empty((len(rows), width), np.int32) for name, width in widths.items()}
+    batch = {name: np.empty((len(rows), width), np.int32) for name, width in text_widths(L, M, P).items()}
     step = _BLOCK // L
     for first in range(0, len(rows), step):
         numbers = np.asarray(rows[first : first + step])
@@ -63,13 +60,16 @@ def assemble_rows(corpus: Corpus, plan: EpochPlan, rows: Int[np.ndarray, " B"], 
         block = {name: array[first : first + step] for name, array in batch.items()}
         block["input_ids"][...] = corpus.vocabulary.pad_id
         if P == 1 and len(row) == len(numbers):
-            _copy_unpacked(_make_examples(corpus, plan, chosen, tables, L), block)
+            _copy_unpacked(_make_examples(kind, corpus, plan, chosen, tables, L), block)
         else:
-            _copy_packed(_by_width(corpus, plan, chosen, tables, len(numbers)), row, slot, block)
-    if plan.config.targets == "centres":
-        targets, positions = batch.pop("masked_targets"), batch.pop("masked_positions")
-        batch["centres"] = np.where(targets < 0, np.int32(-1), positions)
+            _copy_packed(_by_width(kind, corpus, plan, chosen, tables, len(numbers)), row, slot, block)
     return batch
+
+
+def text_widths(length: int, predictions: int, examples: int) -> dict[str, int]:
+    """Returns the widths of the arrays of `assemble_texts`."""
+    widths = dict.fromkeys(INPUTS, length) | dict.fromkeys(("masked_positions", "masked_targets"), predictions)
+    return widths | dict.fromkeys(("cls_positions", "nsp_labels"), examples)
 
 
 def words_begun(
@@ -90,6 +90,17 @@ def words_begun(
 
 
 @dataclasses.dataclass(frozen=True)
+class Texts:
+    """Examples before their targets are chosen, one in each row of W columns: [CLS] A [SEP], or [CLS] A [SEP] B [SEP]."""
+
+    ids: Integer[np.ndarray, "E W"]  # arbitrary at padding
+    real: Bool[np.ndarray, "E W"]  # False at padding
+    in_second: Bool[np.ndarray, "E W"]  # True after the first [SEP], also at padding
+    starts: Int64[np.ndarray, " E"]  # the index of each [CLS] in the flat `ids`
+    separators: Int64[np.ndarray, "2 E"]  # the indices of each first [SEP], and of each last one, in the flat `ids`
+
+
+@dataclasses.dataclass(frozen=True)
 class _Examples:
     """Examples with their targets before packing. Each row of W columns has one example. W is at least the length of the
     longest example, and at most the length of a row of the batch."""
@@ -104,25 +115,25 @@ class _Examples:
 
 
 def _by_width(
-    corpus: Corpus, plan: EpochPlan, examples: Int[np.ndarray, " E"], tables: MaskingTables, rows: int
+    kind: TextRows, corpus: Corpus, plan: EpochPlan, examples: Int[np.ndarray, " E"], tables: MaskingTables, rows: int
 ) -> list[tuple[Int64[np.ndarray, " _"], _Examples]]:
     """Divides the plan's examples with indices `examples` into groups of similar length. Returns (positions in `examples`,
     examples) for each group. If there are at most `_FEW` examples per row, there is only one group, and its arrays are as wide
     as a row of the batch. With 8 examples per row, several groups would take twice the time."""
     if len(examples) <= _FEW * rows:
-        return [(np.arange(len(examples)), _make_examples(corpus, plan, examples, tables, plan.config.length))]
+        return [(np.arange(len(examples)), _make_examples(kind, corpus, plan, examples, tables, plan.config.length))]
     pairs = plan.pairs
     length = pairs.a_length[examples].astype(np.int64) + pairs.b_length[examples] + plan.config.special_tokens
     widths = np.minimum(2 ** np.ceil(np.log2(np.maximum(length, 32))).astype(np.int64), plan.config.length)
     groups = [(int(width), np.flatnonzero(widths == width)) for width in np.unique(widths)]
-    return [(members, _make_examples(corpus, plan, examples[members], tables, width)) for width, members in groups]
+    return [(members, _make_examples(kind, corpus, plan, examples[members], tables, width)) for width, members in groups]
 
 
 def _make_examples(
-    corpus: Corpus, plan: EpochPlan, examples: Int[np.ndarray, " E"], tables: MaskingTables, width: int
+    kind: TextRows, corpus: Corpus, plan: EpochPlan, examples: Int[np.ndarray, " E"], tables: MaskingTables, width: int
 ) -> _Examples:
-    """Returns the plan's examples with indices `examples` in `width` columns. The examples are masked unless they predict next
-    tokens."""
+    """Returns the plan's examples with indices `examples` in `width` columns, with their targets and, if the kind of rows masks
+    tokens, with masks."""
     config, pairs, vocabulary = plan.config, plan.pairs, corpus.vocabulary
     a, b = pairs.a_length[examples].astype(np.int64), pairs.b_length[examples].astype(np.int64)
     length = a + b + config.special_tokens
@@ -136,18 +147,12 @@ def _make_examples(
     ids, of_b = np.split(_windows(corpus.tokens, starts, np.concatenate([np.ones_like(a), a + 2]), width), 2)
     np.copyto(ids, of_b, where=in_second)
     first = np.arange(len(examples)) * width
-    separators = np.concatenate([first + a + 1, first + length - 1])
+    separators = np.stack([first + a + 1, first + length - 1])
     flat = ids.ravel()  # a view of `ids`; writing to it changes `ids`
     flat[first], flat[separators] = vocabulary.cls_id, vocabulary.sep_id
 
-    # The random bits are a function of (plan.mask_key, example, position), so masks do not depend on the row.
-    key = random_bits(plan.mask_key, examples)[:, np.newaxis]
-    target_ids = ids if config.targets == "masked" else np.roll(ids, -1, axis=1)
-    candidates = real.copy()
-    if config.targets == "masked":
-        candidates.ravel()[first] = candidates.ravel()[separators] = False
-    else:
-        candidates.ravel()[first + length - 1] = False  # the last [SEP] has no next token
+    key = example_keys(plan, examples)
+    target_ids, candidates = kind.targets(Texts(ids, real, in_second, first, separators))
     candidates &= target_ids != vocabulary.unk_id  # [UNK] is never predicted here; the original may predict it
 
     def word_starts() -> Bool[np.ndarray, "E L"]:
@@ -160,12 +165,25 @@ def _make_examples(
     used = positions != UNUSED
     places = first[:, np.newaxis] + np.where(used, positions, 0)  # unused places point to [CLS], which does not change
     originals = target_ids.ravel()[places]
-    if config.targets == "masked":
+    if kind.masks:
         replaced = replace_tokens(originals, random_bits(hash_bits(key), positions), config, tables, decisions)
         flat[places] = np.where(used, replaced, originals)
     targets = np.where(used, originals, np.int32(-1)).astype(np.int32)
     labels = pairs.random_next[examples] if config.pairs != "none" else np.full(len(examples), -1)
     return _Examples(length, real, in_second, ids, positions, targets, labels)
+
+
+def example_keys(plan: EpochPlan, examples: Int[np.ndarray, " E"]) -> UInt64[np.ndarray, "E 1"]:
+    """Returns the key of random numbers (`counter_rng.py`) of each of the plan's examples with indices `examples`. It is a
+    function of the seed, the epoch and the example, so the numbers of an example do not depend on its row."""
+    return random_bits(plan.mask_key, examples)[:, np.newaxis]
+
+
+def token_spans(
+    tokens: TokenStore, starts: Int64[np.ndarray, " E"], lengths: Integer[np.ndarray, " E"]
+) -> Integer[np.ndarray, "E W"]:
+    """Returns `lengths[i]` tokens of the store from index `starts[i]` in each row i. The following tokens are arbitrary."""
+    return _windows(tokens, starts, np.zeros(len(starts), np.int64), int(lengths.max(initial=1)))
 
 
 def _windows(
@@ -256,41 +274,36 @@ def _sums_before(
     return (np.cumsum(table, axis=1) - table)[row, slot]
 
 
-def _assemble_pairs(corpus: Corpus, plan: EpochPlan, rows: Int[np.ndarray, " B"]) -> Batch:
-    """Returns the batch of translated pairs in the plan's rows with indices `rows`. The index -1 stands for an empty row.
-
-    input_ids, token_type_ids,   int32 [B, L]   the texts, each with a [SEP] at the end; all types are 0
-    sequence_ids, position_ids
-    decoder_input_ids, ...       int32 [B, L]   the translations, each with a [PAD] at the start
-    targets                      int32 [B, L]   the next tokens of the translations, each with a [SEP] at the end; -1 at padding
-
-    The text and the translation of a pair have the same sequence id.
-    """
+def assemble_pairs(
+    kind: PairRows, corpus: Corpus, plan: EpochPlan, rows: Int[np.ndarray, " B"], tables: MaskingTables
+) -> Batch:
+    """Returns the batch of the plan's rows with indices `rows`, with the arrays that `kinds_of_rows.PairRows` lists. Raises
+    UserError if the texts of a row are longer than the row."""
     L, vocabulary = plan.config.length, corpus.vocabulary
     examples = plan.rows[rows]
     row, slot = np.nonzero((examples >= 0) & (rows >= 0)[:, np.newaxis])
-    chosen = examples[row, slot]
     batch: Batch = {}
-    sides = (("", plan.pairs.a_start, plan.pairs.a_length), (DECODER, plan.pairs.b_start, plan.pairs.b_length))
-    for prefix, all_starts, all_lengths in sides:
-        starts, length = all_starts[chosen], all_lengths[chosen].astype(np.int64)
+    for prefix, (tokens, length) in zip(("", DECODER), kind.sides(corpus, plan, examples[row, slot], tables), strict=True):
+        used = np.bincount(row, length + 1, minlength=len(rows))
+        if (used > L).any():
+            raise UserError(
+                f"{KIND_KEY}={plan.config.targets} puts {counted(int(used.max()), 'token')} into a row of {L:,}; a "
+                "text of sides must have fewer tokens than lengths returns for its example"
+            )
         width = int(length.max(initial=0)) + 1
-        ids = _windows(corpus.tokens, starts, np.full(len(starts), len(prefix) > 0, np.int64), width)
-        column = np.arange(width)
-        real = column <= length[:, np.newaxis]
-        filled = np.arange(L) < np.bincount(row, length + 1, minlength=len(rows))[:, np.newaxis]
+        following = np.empty((len(tokens), width), tokens.dtype)
+        following[:, :-1] = tokens[:, : width - 1]
+        following[np.arange(len(tokens)), length] = vocabulary.sep_id
+        ids, column = following, np.arange(width)
+        real, filled = column <= length[:, np.newaxis], np.arange(L) < used[:, np.newaxis]
         arrays = {name: np.zeros((len(rows), L), np.int32) for name in INPUTS}
         arrays["input_ids"][...] = vocabulary.pad_id
+        # If padding is left out, the tokens of all rows are the tokens of all examples, in the same order.
         if prefix:
-            targets = np.full((len(rows), L), -1, np.int32)
-            following = np.roll(ids, -1, axis=1)
-            following[np.arange(len(ids)), length] = vocabulary.sep_id
-            targets[filled] = following[real]
-            batch["targets"] = targets
+            batch["targets"] = np.full((len(rows), L), -1, np.int32)
+            batch["targets"][filled] = following[real]
+            ids = np.roll(following, 1, axis=1)
             ids[:, 0] = vocabulary.pad_id
-        else:
-            ids[np.arange(len(ids)), length] = vocabulary.sep_id
-        # If padding is left out, the tokens of all rows are the tokens of all pairs, in the same order.
         arrays["input_ids"][filled] = ids[real]
         arrays["sequence_ids"][filled] = np.repeat(slot + 1, length + 1)
         arrays["position_ids"][filled] = np.broadcast_to(column, real.shape)[real]

@@ -11,7 +11,7 @@ from jaxtyping import Array, Float, Key
 
 from bert_jax.objectives.losses import IGNORED, Sums, correct_predictions, cross_entropy
 from bert_jax.objectives.model import Batch, Boxed, Model, Outputs, Params
-from bert_jax.objectives.objective import MASKED, Objective
+from bert_jax.objectives.objective import Objective
 from bert_jax.objectives.scores import EvalRows, Formula, Score, next_sentence_baseline, sum_formula
 from bert_jax.objectives.word_prediction import WordPrediction, mean_losses, word_scores
 
@@ -19,7 +19,7 @@ from bert_jax.objectives.word_prediction import WordPrediction, mean_losses, wor
 class MlmNsp(WordPrediction):
     """The mean MLM loss plus, if rows hold pairs, the mean loss of next sentence prediction."""
 
-    rows: ClassVar[str] = MASKED
+    rows: ClassVar[str] = "masked"
     judges_pairs: ClassVar[bool] = True
     trains: ClassVar[Sequence[str] | None] = ("bert",)
     title: ClassVar[str] = "MLM"

@@ -40,7 +40,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, Key
 
-from bert_jax.data import DECODER_INPUTS, INPUTS
+from bert_jax.data.config import rows_kind
 from bert_jax.errors import UserError, nearest
 from bert_jax.interface.named import load_built_in, require_call
 from bert_jax.model.config import ModelConfig
@@ -54,11 +54,6 @@ if TYPE_CHECKING:  # training steps do not load a corpus, and pretraining does n
     from bert_jax.data.corpus.store import Corpus
     from bert_jax.model.heads.head import TaskHead
 
-MASKED, NEXT, CENTRES, TRANSLATED = "masked", "next", "centres", "translated"
-"""The kinds of rows of an objective (`ExampleConfig.targets`). MASKED: tokens are masked and predicted. NEXT: nothing is
-masked, and the targets are the tokens after the positions. CENTRES: nothing is masked, and rows have positions without targets.
-TRANSLATED: rows hold texts and their translations."""
-_PREDICTED = {CENTRES: "centres", TRANSLATED: "targets"}
 _COUNTED_TARGETS = {"masked": "masked_targets", "pairs": "nsp_labels"}
 COUNTED = ("tokens", "rows")
 """Counts (without padding) that every objective needs, since rates are computed from them."""
@@ -91,8 +86,8 @@ class Objective(abc.ABC):
     The fields of a subclass are its settings. `self.model` is the model that the objective trains.
     """
 
-    rows: ClassVar[str] = MASKED
-    """The kind of rows that the objective reads: MASKED, NEXT, CENTRES or TRANSLATED. `data/rows.py` describes their arrays."""
+    rows: ClassVar[str | type] = "masked"
+    """The kind of rows that the objective reads: a name of `data.ROWS`, or your own class (`data/kinds_of_rows.py`)."""
     judges_pairs: ClassVar[bool] = False
     """Whether the objective learns from "nsp_labels" if rows hold pairs of texts. Other objectives get one text per row unless
     `config.examples.pairs` is set."""
@@ -161,9 +156,9 @@ class Objective(abc.ABC):
         return ""
 
     def predicted(self, batch: Mapping[str, Int[np.ndarray, "B _"]]) -> Int[np.ndarray, "B _"]:
-        """Returns the ids of all targets in a batch, -1 where nothing is predicted. In rows of CENTRES, returns their
-        positions."""
-        return batch[_PREDICTED.get(self.rows, "masked_targets")]
+        """Returns the ids of all targets in a batch, -1 where nothing is predicted. If rows have centres instead, returns the
+        positions of the centres."""
+        return batch[rows_kind(self.rows).predicted]
 
     def eval_scores(self, rows: EvalRows) -> Mapping[str, float | Formula]:
         """Returns further scores of an evaluation on these rows. Baselines are returned as numbers, and other scores as
@@ -425,17 +420,11 @@ def row_counts(batch: Batch) -> Sums:
 
 
 def abstract_rows(
-    rows: int, length: int, predictions: int, examples: int = 1, targets: str = MASKED
+    rows: int, length: int, predictions: int, examples: int = 1, targets: str | type = "masked"
 ) -> dict[str, jax.ShapeDtypeStruct]:
-    """Returns the abstract arrays of a pretraining batch, as `data/rows.py` builds them for these `targets` (`Objective.rows`).
-    The batch has `rows` rows of `length` tokens. Each row has at most `predictions` masked positions and at most `examples`
-    packed examples."""
-    widths = dict.fromkeys(INPUTS, length)
-    if targets == TRANSLATED:
-        widths |= dict.fromkeys((*DECODER_INPUTS, "targets"), length)
-        return {name: jax.ShapeDtypeStruct((rows, width), jnp.int32) for name, width in widths.items()}
-    widths |= dict.fromkeys(("centres",) if targets == CENTRES else ("masked_positions", "masked_targets"), predictions)
-    widths |= dict.fromkeys(("cls_positions", "nsp_labels"), examples)
+    """Returns the abstract arrays of a pretraining batch of the kind `targets` (`Objective.rows`). The batch has `rows` rows of
+    `length` tokens. Each row has at most `predictions` predicted tokens and at most `examples` packed examples."""
+    widths = rows_kind(targets).widths(length, predictions, examples)
     return {name: jax.ShapeDtypeStruct((rows, width), jnp.int32) for name, width in widths.items()}
 
 

@@ -190,7 +190,7 @@ def target_counts(corpus: Any, plan: Any, predictions_of_last: float = 1.0) -> F
     one direction."""
     counts = corpus.token_counts.astype(np.float64)
     counts[corpus.vocabulary.unk_id] = 0.0
-    if plan.config.targets != "masked":
+    if plan.config.kind.predicts_separators:
         lengths, separators = plan.lengths().astype(np.int64), plan.config.special_tokens - 1
         predicted = plan.config.predictions(lengths) / (lengths - 1)  # the fraction of the tokens after [CLS]
         words = (predicted * (lengths - 1 - separators)).sum()

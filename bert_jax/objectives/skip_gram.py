@@ -27,7 +27,7 @@ from bert_jax.model.layers import Seed, hash_word, random_words
 from bert_jax.objectives.flops import model_row_flops
 from bert_jax.objectives.losses import Sums
 from bert_jax.objectives.model import Batch, Boxed, Model, Params
-from bert_jax.objectives.objective import CENTRES, Objective, row_counts
+from bert_jax.objectives.objective import Objective, row_counts
 from bert_jax.objectives.scores import Formula, Score, sum_formula
 
 NOISE_POWER = 0.75
@@ -50,7 +50,7 @@ class SkipGram(Objective):
     subsampling: Annotated[float, Interval(ge=0, le=1)] = 1e-3
     """t: a word of frequency f is dropped with probability 1 - sqrt(t / f) - t / f, as in the released code. 0 drops none."""
 
-    rows: ClassVar[str] = CENTRES
+    rows: ClassVar[str] = "centres"
     trains: ClassVar[Sequence[str] | None] = ("skip_gram",)
     scores: ClassVar[Mapping[str, Score | tuple[str, str] | Formula]] = {
         "skip-gram loss": Score("skip_gram_loss", "skip_gram_targets", unit="(nats per predicted token)"),

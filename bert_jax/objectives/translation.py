@@ -17,7 +17,7 @@ from bert_jax.model.layers import Seed
 from bert_jax.objectives.flops import model_row_flops
 from bert_jax.objectives.losses import IGNORED, Sums, correct_predictions, cross_entropy, smoothed_cross_entropy
 from bert_jax.objectives.model import Batch, Boxed, Model, Outputs, Params
-from bert_jax.objectives.objective import TRANSLATED, Objective, row_counts
+from bert_jax.objectives.objective import Objective, row_counts
 from bert_jax.objectives.scores import EvalRows, Formula, Score, unigram_baseline
 from bert_jax.objectives.word_prediction import mean_losses, word_scores
 
@@ -30,7 +30,7 @@ class Translation(Objective):
     """The weight of the smoothing term, which is the mean of -log p over the vocabulary. The paper uses 0.1 (section 5.4). The
     reported held-out loss and perplexity do not include it."""
 
-    rows: ClassVar[str] = TRANSLATED
+    rows: ClassVar[str] = "translated"
     trains: ClassVar[Sequence[str] | None] = ("translation",)
     scores: ClassVar[Mapping[str, Score | tuple[str, str] | Formula]] = {
         **word_scores("translation", "translation"),

@@ -14,7 +14,7 @@ from bert_jax.model.layers import Seed
 from bert_jax.objectives.flops import model_row_flops
 from bert_jax.objectives.losses import IGNORED, Sums, correct_predictions, cross_entropy
 from bert_jax.objectives.model import Batch, Outputs, Params
-from bert_jax.objectives.objective import NEXT, Objective, row_counts
+from bert_jax.objectives.objective import Objective, row_counts
 from bert_jax.objectives.scores import (
     EvalRows,
     Formula,
@@ -54,7 +54,7 @@ def word_scores(title: str, measure: str) -> dict[str, Score | Formula]:
 class WordPrediction(Objective):
     """The cross-entropy of the rows' targets under a softmax over the vocabulary."""
 
-    rows: ClassVar[str] = NEXT
+    rows: ClassVar[str] = "next"
     title: ClassVar[str]
     """The name of the prediction in log lines, e.g. "MLM". The names of the sums and scores start with `measure`."""
     last_predicted: ClassVar[float] = 1.0

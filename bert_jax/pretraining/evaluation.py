@@ -63,7 +63,8 @@ class Evaluation:
         labels = np.concatenate([np.zeros((len(of_rows), 0), np.int32) if found is None else found for found, of_rows in rows])
         if not (predicted >= 0).any():
             raise UserError(_nothing_to_predict(examples.length))
-        words = self._count_words(splits.eval, plan) if masks_whole_words(examples.masking) else None
+        counts_words = examples.kind.predicted == "masked_targets" and masks_whole_words(examples.masking)
+        words = self._count_words(splits.eval, plan) if counts_words else None
         further = objective.eval_scores(EvalRows(predicted, labels, source.texts(0), source.plan(0), words))
         self._formulas = {name: formula for name, formula in further.items() if callable(formula)}
         self._baseline = {name: value for name, value in further.items() if not callable(value)}

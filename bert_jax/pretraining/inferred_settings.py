@@ -152,13 +152,14 @@ def _require_effect(experiment: PretrainingExperiment, stated: JsonObject, given
         if policy not in policies:
             remedy = f"set config.spikes.policy={' or '.join(policies)}, or leave it out"
             refuse(f"spikes.{name}", f"config.spikes.policy is {policy}", remedy)
-    rows = experiment.examples.targets
+    kind, objective = experiment.examples.kind, f"config.objective={experiment.objective}"
+    of_masks = [name for name in ("masked_fraction", "mask_probability", "random_probability") if name not in kind.reads]
     for group in ("examples", "evaluation", *(f"phases.{i}" for i in range(len(phases)))):
-        if rows != "masked":
-            for name in ("masked_fraction", "mask_probability", "random_probability"):
-                refuse(f"{group}.{name}", f"config.objective={experiment.objective} masks nothing")
-        if rows == "translated":
-            refuse(f"{group}.max_predictions", "every token of a translation is predicted")
+        for name in of_masks:
+            refuse(f"{group}.{name}", f"{objective} masks nothing" if len(of_masks) == 3 else f"{objective} does not use it")
+        if "max_predictions" not in kind.reads:
+            what = "a translation" if kind.parallel else "the target"
+            refuse(f"{group}.max_predictions", f"every token of {what} is predicted")
     for name in ("length", "max_predictions", "packed_examples", "masked_fraction"):  # the others count for held-out rows
         if all(name in phase for phase in phases):
             refuse(f"examples.{name}", "every phase sets its own", f"set those of the phases, such as config.phases.0.{name}")
@@ -208,7 +209,7 @@ def _advice(experiment: PretrainingExperiment) -> list[str]:
     ]
     for i in range(len(experiment.phases)):
         rows = experiment.example_config(i)
-        if rows.targets == "masked" and rows.reached_fraction < rows.masked_fraction:
+        if "masked_fraction" in rows.kind.reads and rows.reached_fraction < rows.masked_fraction:
             key = f"config.phases.{i}.max_predictions"
             notes.append(
                 f"{key}={rows.max_predictions} masks at most {100 * rows.reached_fraction:.3g} % of a row of "

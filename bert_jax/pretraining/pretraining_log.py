@@ -86,7 +86,7 @@ class PretrainingLog(RunLog):
         """Returns a note with both masked fractions if a phase and the held-out rows have different ones. Otherwise returns
         ""."""
         trained, eval_rows = self._experiment.example_config(index), self._experiment.eval_config(index)
-        if trained.targets != "masked" or trained.reached_fraction == eval_rows.reached_fraction:
+        if "masked_fraction" not in trained.kind.reads or trained.reached_fraction == eval_rows.reached_fraction:
             return ""
         return f", {100 * trained.reached_fraction:.3g} % masked (held out: {100 * eval_rows.reached_fraction:.3g} %)"
 

@@ -281,11 +281,12 @@ def report(found: Replay, workdir: AnyPath, tokenizer: Tokenizer | None) -> Iter
     for row in order.tolist():
         losses = ", ".join(f"{titles[name].removesuffix(' loss')} {values[row]:.3f}" for name, values in found.losses.items())
         losses = f": {losses}" if losses else ""
-        if DECODER + "input_ids" in found.batch:
+        if {DECODER + "input_ids", "targets"} <= found.batch.keys():
             yield f"row {row}{losses}"
             yield from (f"  {line}" for line in pair_texts(found.batch, row, tokenizer))
             continue
-        yield f"row {row}{losses}{_labels(found.batch['nsp_labels'][row], found.objective)}"
+        labels = found.batch.get("nsp_labels", np.zeros((len(order), 0), np.int32))[row]
+        yield f"row {row}{losses}{_labels(labels, found.objective)}"
         yield f"  {row_text(found.batch, row, tokenizer)}"
 
 

@@ -19,7 +19,6 @@ from bert_jax.data.rows import Batch
 from bert_jax.errors import UserError
 from bert_jax.interface.words import counted
 from bert_jax.model.embeddings import check_ids
-from bert_jax.objectives.objective import TRANSLATED
 
 FINGERPRINT = "corpus_fingerprint"
 """The key in a workdir's config.json whose value is the `fingerprint` of the run's corpus."""
@@ -151,7 +150,8 @@ def open_phase_corpora(experiment: PretrainingExperiment, train: Corpus) -> dict
 def _require_direction(named: str, corpus: Corpus, experiment: PretrainingExperiment, train: Corpus) -> None:
     """Raises UserError if a run that translates would train on the corpus `named` in another direction than on `train`."""
     there, here = train.languages, corpus.languages
-    if experiment.trained_objective.rows != TRANSLATED or not there or not here or UNNAMED in (there, here) or there == here:
+    translates = experiment.examples.kind.parallel and experiment.model.translates
+    if not translates or not there or not here or UNNAMED in (there, here) or there == here:
         return
     reverse = f"; build it with the texts in {here[0]} as the translations" if there == here[::-1] else ""
     raise UserError(

@@ -18,7 +18,7 @@ from bert_jax.objectives.distillation import Distillation
 from bert_jax.objectives.flops import model_row_flops
 from bert_jax.objectives.mlm_nsp import MlmNsp
 from bert_jax.objectives.model import Model, another_seed, apply_dense, dense, gumbel, sampled, unboxed, with_predictions
-from bert_jax.objectives.objective import CENTRES, MASKED, NEXT, TRANSLATED, Objective, abstract_rows
+from bert_jax.objectives.objective import Objective, abstract_rows
 from bert_jax.objectives.scores import majority_baseline, perplexity_formula, sum_formula
 from tests.model.lowbias32 import hashed
 from tests.objectives.scored import MODELS, ONE_LAYER, objective_of
@@ -86,10 +86,10 @@ def test_a_minimal_objective_fulfils_the_contract():
 @pytest.mark.parametrize(
     ("rows", "counts", "predicted"),
     [
-        (MASKED, {"masked", "pairs"}, "masked_targets"),
-        (NEXT, {"masked", "pairs"}, "masked_targets"),
-        (CENTRES, {"pairs"}, "centres"),
-        (TRANSLATED, set(), "targets"),
+        ("masked", {"masked", "pairs"}, "masked_targets"),
+        ("next", {"masked", "pairs"}, "masked_targets"),
+        ("centres", {"pairs"}, "centres"),
+        ("translated", set(), "targets"),
     ],
 )
 def test_an_objective_needs_no_own_counts_for_any_rows(rows: str, counts: set[str], predicted: str):

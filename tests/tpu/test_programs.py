@@ -17,7 +17,8 @@ from jax.sharding import NamedSharding
 from bert_jax.configs.experiment_files import read_experiment
 from bert_jax.configs.finetuning import FinetuningExperiment
 from bert_jax.configs.pretraining import PretrainingExperiment
-from bert_jax.data.config import TARGETS, ExampleConfig
+from bert_jax.data import ROWS
+from bert_jax.data.config import ExampleConfig
 from bert_jax.data.masking import masking_tables
 from bert_jax.data.plan import plan_epoch
 from bert_jax.data.rows import RowShape, assemble_rows
@@ -193,7 +194,7 @@ TEACHER = pathlib.Path(__file__).parents[1] / "golden" / "heads" / "pretraining"
 PLAIN = {"model": {**SIZES, "scan_layers": True}, "phases": PHASES, "evaluation": {"batch_size": 40}}
 
 
-@pytest.mark.parametrize("targets", TARGETS)
+@pytest.mark.parametrize("targets", ROWS)
 def test_batch_shapes_equal_real_batches(targets: str):
     corpus = corpus_of([[9, 9]] * 20)
     config = ExampleConfig(
