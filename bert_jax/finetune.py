@@ -39,7 +39,7 @@ from bert_jax.finetuning.best_weights import BestWeights
 from bert_jax.finetuning.data import check_tags, fingerprints, open_unlabelled, read_features
 from bert_jax.finetuning.finetuning_log import FinetuningLog, log_start
 from bert_jax.finetuning.job import Inputs, Job
-from bert_jax.finetuning.program import check_label_loss, teacher_on
+from bert_jax.finetuning.program import check_label_loss, check_objective, teacher_on
 from bert_jax.finetuning.start import labelled_start, load_teacher, with_pooling
 from bert_jax.finetuning.sweep import UNSAVED, RunResult, sweep
 from bert_jax.interface.words import counted
@@ -278,6 +278,8 @@ def _start(flags: Flags) -> int:
                 f"has {counted(start.config.max_position, 'position')}; shorten the texts, or extend the table with "
                 "`python -m bert_jax.convert`"
             )
+        trained = experiment.model_config(start.config, jax.devices()[0].platform)
+        check_objective(experiment, trained, experiment.head_config(task.head))
         unlabelled = open_unlabelled(experiment, task.head, start)
         teacher = load_teacher(experiment, start, experiment.head_config(task.head))
         data = read_features(task, start, teacher)

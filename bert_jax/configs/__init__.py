@@ -4,6 +4,7 @@ In: `--config=FILE[:ARG] --config.key=value`. Out: a PretrainingExperiment, a Fi
 checked values.
 
     experiment_files.py  experiment file and `--config.key=value` -> nested values -> dataclasses; unknown keys are UserErrors
+    objectives.py        the keys `objective` and `objective_options`
     pretraining.py       every key of a pretraining experiment
     finetuning.py        every key of a fine-tuning experiment
     study.py             every key of a study: arms, tasks, seeds, budget

@@ -68,18 +68,15 @@ def read_experiment(given: str, overrides: Sequence[tuple[str, str]], schema: Sc
         if known is PretrainingExperiment:
             config = with_total_steps(config, int(read_value(f"--{flag}.{TOTAL_STEPS}={total}", total, Count)))
             overrides = [(key, text) for key, text in overrides if key != TOTAL_STEPS]
-    # Only pretraining experiments have this key.
-    has_objective = OBJECTIVE_OPTIONS in getattr(known, "__dataclass_fields__", ())
+    has_objective = OBJECTIVE_OPTIONS in getattr(known, "__dataclass_fields__", ())  # a study has none
     for key, text in overrides:
         group, _, option = key.partition(".")
         if group != OBJECTIVE_OPTIONS or not option or not has_objective:
             override(config, known, key, text, flag)
     for key, text in overrides:  # options come last, since the other keys determine the objective
         if key.startswith(f"{OBJECTIVE_OPTIONS}.") and has_objective:
-            from bert_jax.configs.pretraining import read_objective
-
             options = config.setdefault(OBJECTIVE_OPTIONS, {})
-            kind = read_objective(config)
+            kind = known.objective_settings(config)  # type: ignore[union-attr]
             if not dataclasses.fields(kind):
                 raise UserError(f"--{flag}.{key}={text}: the objective {kind.__name__} has no settings; leave this flag out")
             override(options, kind, key.partition(".")[2], text, f"{flag}.{OBJECTIVE_OPTIONS}")

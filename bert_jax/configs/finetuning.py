@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 from annotated_types import Interval
 
 from bert_jax.configs.experiment_files import dataclass_from_dict
+from bert_jax.configs.objectives import OBJECTIVE, objective_class, settings_class, with_objective
 from bert_jax.configs.pretraining import CheckpointConfig
 from bert_jax.errors import UserError
 from bert_jax.files import JsonObject
@@ -21,13 +23,15 @@ from bert_jax.model.config import (
     ModelConfig,
 )
 from bert_jax.model.heads import CRFS, INPUTS, LAYERS, MIX_PLACES, POOLINGS
+from bert_jax.objectives import TASK_OBJECTIVES
 from bert_jax.sharding.config import MeshConfig
 from bert_jax.tasks.config import TaskConfig
 from bert_jax.training import SCHEDULES
 from bert_jax.training.config import LogConfig, OptimizerConfig
 
-if TYPE_CHECKING:  # `heads.head` imports JAX
+if TYPE_CHECKING:  # these modules import JAX
     from bert_jax.model.heads.head import TaskHead
+    from bert_jax.objectives.labels import Labels
 
 SELECTIONS = ("best", "last")
 Epochs = Annotated[int, Interval(ge=1, le=10_000)]
@@ -169,6 +173,11 @@ class FinetuningExperiment:
     task: TaskConfig = dataclasses.field(default_factory=TaskConfig)
     model: ModelOverrides = ModelOverrides()
     head: HeadOverrides = HeadOverrides()
+    objective: Annotated[str, NamedIn(("auto", *TASK_OBJECTIVES))] = "auto"
+    """"labels": the loss of the task's head. "cross_view": the same with cross-view training on the text of `config.cross_view`.
+    "auto": "cross_view" if there is such text, otherwise "labels". FILE.py:NAME: your own class that inherits from `Labels`."""
+    objective_options: dict[str, Any] = dataclasses.field(default_factory=dict, hash=False)
+    """The settings of the objective: the fields that its class adds to `Labels`."""
     optimizer: OptimizerConfig = dataclasses.field(default_factory=OptimizerConfig)
     training: TrainingConfig = TrainingConfig()
     selection: SelectionConfig = SelectionConfig()
@@ -185,9 +194,21 @@ class FinetuningExperiment:
     @classmethod
     def from_dict(cls, values: JsonObject) -> FinetuningExperiment:
         """Builds the experiment from nested plain values. Raises UserError for unknown keys, wrong types and invalid values."""
+        if isinstance(values, Mapping):
+            values = with_objective(values, _objective_name(values), cls.read_objective(values))
         experiment = dataclass_from_dict(cls, values, "config")
         experiment.validate()
         return experiment
+
+    @staticmethod
+    def read_objective(values: JsonObject) -> type[Labels]:
+        """Returns the class of the objective in the values of an experiment. Raises UserError like `objective_class`."""
+        return cast("type[Labels]", objective_class(_objective_name(values), "finetune"))
+
+    @classmethod
+    def objective_settings(cls, values: JsonObject) -> type:
+        """Returns the dataclass of `config.objective_options` for the values of an experiment."""
+        return settings_class(cls.read_objective(values))
 
     def to_dict(self) -> JsonObject:
         """Returns the inverse of `from_dict`, with every default written out."""
@@ -195,6 +216,8 @@ class FinetuningExperiment:
 
     def validate(self) -> None:
         """Checks the constraints between sections. Raises UserError."""
+        from bert_jax.objectives.objective import Objective  # this import also imports JAX, which takes a second
+
         if not self.init_from:
             raise UserError("config.init_from is empty; name the model to fine-tune (directory, workdir or hub name)")
         t, s, d = self.training, self.selection, self.distillation
@@ -220,10 +243,25 @@ class FinetuningExperiment:
             raise UserError("config.distillation has settings but no teacher; name one in config.distillation.teacher")
         if self.cross_view != CrossViewConfig() and not self.cross_view.corpus:
             raise UserError("config.cross_view has settings but no text; name a corpus in config.cross_view.corpus")
+        kind, corpus = self.read_objective({"objective": self.objective}), self.cross_view.corpus
+        if kind.reads_unlabelled and not corpus:
+            raise UserError(
+                f"{OBJECTIVE}={self.objective} also learns from text without labels; name a corpus in config.cross_view.corpus"
+            )
+        if corpus and not kind.reads_unlabelled:
+            raise UserError(
+                f"config.cross_view.corpus={corpus} is text without labels, from which {OBJECTIVE}={self.objective} does not "
+                "learn; leave one of them out"
+            )
         if self.cross_view.corpus and d.teacher:
             raise UserError(
                 "config.cross_view learns from the model itself, but config.distillation learns from another model; leave "
                 "one of them out"
+            )
+        if d.teacher and kind.sums is not Objective.sums:
+            raise UserError(
+                f"{OBJECTIVE}={self.objective} overrides sums, which is not used with a teacher; override output_sums, or leave "
+                "config.distillation.teacher out"
             )
         if t.freeze_encoder and t.gradual_unfreezing:
             raise UserError("config.training.freeze_encoder and gradual_unfreezing contradict each other; choose one")
@@ -290,3 +328,12 @@ class FinetuningExperiment:
             asked |= dict.fromkeys(("hidden_dropout", "attention_dropout"), 0.0)
             asked |= dict.fromkeys(("embedding_dropout", "attention_output_dropout"))
         return dataclasses.replace(loaded, **asked)
+
+
+def _objective_name(values: JsonObject) -> str:
+    """Returns the objective in the values of an experiment. "auto" is replaced by its name."""
+    name, views = values.get("objective", "auto"), values.get("cross_view", {})
+    if not isinstance(name, str):
+        raise UserError(f"{OBJECTIVE}={name!r} must be a name")
+    has_text = isinstance(views, Mapping) and views.get("corpus")
+    return name if name != "auto" else "cross_view" if has_text else "labels"

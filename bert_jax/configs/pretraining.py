@@ -17,12 +17,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from annotated_types import Interval
 
-from bert_jax.configs.experiment_files import OBJECTIVE_OPTIONS, dataclass_from_dict
+from bert_jax.configs.experiment_files import dataclass_from_dict
+from bert_jax.configs.objectives import OBJECTIVE, objective_class, settings_class, with_objective
 from bert_jax.data import ROWS
 from bert_jax.data.config import LONGEST, MOST_PACKED, ExampleConfig, rows_kind
 from bert_jax.errors import UserError
 from bert_jax.files import JsonObject
-from bert_jax.interface.named import file_module, load_named, source_file
+from bert_jax.interface.named import file_module, source_file
 from bert_jax.interface.ranges import (
     MAX_COUNT,
     BatchSize,
@@ -55,9 +56,6 @@ class CorpusConfig:
     """The directory of the tokenised corpus, written by `python -m bert_jax.corpus`."""
 
     directory: GivenPath = "runs/embedded_corpus"
-
-
-OBJECTIVE = "config.objective"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -188,7 +186,7 @@ class PretrainingExperiment:
         """The run's objective, with distillation terms if there is a teacher."""
         from bert_jax.objectives.model import Model  # this import also imports JAX, which takes a second
 
-        kind = objective_class(self.objective, self.model)
+        kind = objective_class(natural_objective(self.model) if self.objective == "auto" else self.objective, "pretrain")
         plain = kind(**self.objective_options)
         if self.teacher:
             from bert_jax.objectives.distillation import Distillation  # only runs with a teacher need these modules
@@ -214,6 +212,11 @@ class PretrainingExperiment:
         experiment = dataclass_from_dict(cls, values, "config")
         experiment.validate()
         return experiment
+
+    @staticmethod
+    def objective_settings(values: JsonObject) -> type:
+        """Returns the dataclass of `config.objective_options` for the values of an experiment."""
+        return settings_class(read_objective(values))
 
     def to_dict(self) -> JsonObject:
         """Returns the inverse of `from_dict`, with every default written out."""
@@ -527,48 +530,28 @@ def with_budgets(values: JsonObject) -> JsonObject:
     return {**values, "phases": found}
 
 
-def objective_class(name: str, model: ModelConfig) -> type[Objective]:
-    """Returns the class of the objective `name` in `config.objective`. Raises UserError for an unknown name."""
-    from bert_jax.objectives.objective import Objective
-
-    found = load_named(natural_objective(model) if name == "auto" else name, OBJECTIVES, OBJECTIVE)
-    if not (isinstance(found, type) and issubclass(found, Objective)):
-        raise UserError(
-            f"{OBJECTIVE}={name} is {found!r}, not an objective; make it a class that inherits from "
-            "bert_jax.objectives.objective.Objective"
-        )
-    if lacking := found.missing_methods():
-        raise UserError(f"{OBJECTIVE}={name} has no {' and no '.join(lacking)}; see the class Objective")
-    return found
-
-
 def read_objective(values: JsonObject) -> type[Objective]:
     """Returns the class of the objective in the values of an experiment."""
     model = dataclass_from_dict(ModelConfig, values.get("model", {}), "config.model", PretrainingExperiment)
     name = values.get("objective", "auto")
     if not isinstance(name, str):
         raise UserError(f"{OBJECTIVE}={name!r} must be a name")
-    return objective_class(name, model)
+    return objective_class(natural_objective(model) if name == "auto" else name, "pretrain")
 
 
 def _with_objective(values: JsonObject) -> JsonObject:
-    """Replaces the objective "auto" by its name. Fills in all settings of the objective, and the targets of the examples.
-
-    A stored configuration is therefore complete. Raises UserError if the targets do not fit the objective, or if a setting is
-    unknown.
-    """
+    """Replaces the objective "auto" by its name. Fills in all settings of the objective, and the targets of the examples. Raises
+    UserError if the targets do not fit the objective, or if a setting is unknown."""
     objective, examples = values.get("objective", "auto"), values.get("examples", {})
     if not isinstance(objective, str) or not isinstance(examples, Mapping):
         return values  # `dataclass_from_dict` reports the wrong type
     model = dataclass_from_dict(ModelConfig, values.get("model", {}), "config.model", PretrainingExperiment)
     objective = natural_objective(model) if objective == "auto" else objective
-    kind = objective_class(objective, model)
+    kind = objective_class(objective, "pretrain")
     rows = rows_name(objective, kind.rows)
     if examples.get("targets", rows) != rows:
         raise UserError(f"config.examples.targets={examples['targets']} does not fit {OBJECTIVE}={objective}; leave targets out")
-    given = values.get(OBJECTIVE_OPTIONS, {})
-    options = dataclass_from_dict(kind, given, f"config.{OBJECTIVE_OPTIONS}", kind).settings()
-    return {**values, "objective": objective, OBJECTIVE_OPTIONS: options, "examples": {**examples, "targets": rows}}
+    return with_objective(values, objective, kind) | {"examples": {**examples, "targets": rows}}
 
 
 def rows_name(objective: str, rows: str | type) -> str:

@@ -26,7 +26,6 @@ from bert_jax.interop.huggingface import Model
 from bert_jax.model.heads.choice import ChoiceHead
 from bert_jax.model.heads.head import TaskHead
 from bert_jax.model.heads.span import SpanHead
-from bert_jax.objectives.cross_view import PART as CROSS_VIEW
 from bert_jax.runtime.goodput import TimeCategory
 from bert_jax.runtime.workdir import FILES, own_files
 from bert_jax.tasks import ENGLISH
@@ -113,7 +112,7 @@ class BestWeights:
         run's model configuration and the task's head. If `results` has scores, the model card shows them. This is a collective,
         so every process must call it."""
         job, best = self._job, self.found
-        kept = {part: tree for part, tree in best["params"].items() if part != CROSS_VIEW}
+        kept = {part: tree for part, tree in best["params"].items() if part not in job.objective.temporary}
         params = on_host(kept, job.mesh)
         if job.run.is_first:
             dropout = {name: getattr(job.experiment.model, name) for name in ("hidden_dropout", "attention_dropout")}

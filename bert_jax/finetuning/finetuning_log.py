@@ -17,6 +17,7 @@ from bert_jax.finetuning.job import Job
 from bert_jax.interface.words import counted
 from bert_jax.model.config import ModelConfig
 from bert_jax.model.kernels.dispatch import in_words
+from bert_jax.objectives.scores import Score
 from bert_jax.runtime.goodput import TimeCategory
 from bert_jax.runtime.workdir import METRICS
 from bert_jax.tasks.published import published, score_lines
@@ -70,16 +71,13 @@ class FinetuningLog(RunLog):
             yield
 
     def compute_scores(self, window: Mapping[str, Any]) -> dict[str, float]:
-        """Returns the loss, the accuracy (if the head has one), and the loss of cross-view training (if the run uses it)."""
-        scores = {"loss": float(window["loss"]) / max(float(window["weight"]), 1e-6)}
-        if self._task.head.outputs.has_accuracy:
-            scores["accuracy"] = float(window["correct"]) / max(float(window["labels"]), 1.0)
-        if "view_words" in window:
-            scores["view_loss"] = float(window["view_loss"]) / max(float(window["view_words"]), 1.0)
-        return scores
+        """Returns the scores of the objective, such as the loss and the accuracy. They are 0 for a window without labels."""
+        objective = self._job.program.objective
+        counts = {score.denominator for score in objective.named_scores().values() if isinstance(score, Score)}
+        return objective.summarise({**window, **{name: max(float(window[name]), 1e-6) for name in counts if name in window}})
 
     def shown(self, scores: Mapping[str, float]) -> list[str]:
-        """Returns the loss and the accuracy."""
+        """Returns the scores of the objective as texts."""
         named = self._job.program.objective.shown_scores().items()
         return [score.text(scores[name]) for name, score in named if name in scores]
 

@@ -29,7 +29,7 @@ from bert_jax.data.corpus.store import Corpus
 from bert_jax.data.rows import Batch
 from bert_jax.errors import UserError
 from bert_jax.finetuning.data import Data
-from bert_jax.finetuning.program import finetuning_program, label_loss, row_flops, step_scalars
+from bert_jax.finetuning.program import finetuning_program, label_loss, row_flops, step_scalars, task_objective
 from bert_jax.finetuning.start import with_own_head
 from bert_jax.interface.progress import evaluation_progress
 from bert_jax.interface.ranges import MAX_COUNT
@@ -37,7 +37,6 @@ from bert_jax.interface.words import counted
 from bert_jax.interop.huggingface import Model
 from bert_jax.model.embeddings import check_ids
 from bert_jax.objectives.cross_view import WEIGHTS as VIEW_WEIGHTS
-from bert_jax.objectives.cross_view import CrossView
 from bert_jax.objectives.model import unboxed
 from bert_jax.objectives.objective import Teacher
 from bert_jax.runtime.goodput import GoodputRecorder
@@ -110,6 +109,7 @@ class Job:
         self.config = experiment.model_config(self.start.config, self.mesh.devices.flat[0].platform)
         self.head = experiment.head_config(self.data.task.head)
         loss = label_loss(experiment, self.data.task, train)
+        self.objective = task_objective(experiment, self.config, self.head, loss)
         steps, teacher = self.batches.steps_per_epoch, inputs.teacher_on(self.mesh)
         self.program = finetuning_program(experiment, self.config, self.head, loss, steps, self.mesh, teacher)
         self.scalars = step_scalars(experiment, self.last_step)
@@ -140,10 +140,8 @@ class Job:
         """Returns the state before step 0. It has the weights of `init_from`, and a head with random weights drawn from the
         seed."""
         params = with_own_head(self.start, self.config, self.head, self.experiment).params
-        if self._inputs.unlabelled is not None:
-            views = CrossView(self.config, self.head).training_parameters(jax.random.key(self.experiment.seed))
-            params = {**params, **unboxed(views)}
-        state: TrainState = self.program.init_state(dict, params)
+        further = self.objective.training_parameters(jax.random.key(self.experiment.seed))
+        state: TrainState = self.program.init_state(dict, {**params, **unboxed(further)})
         return state
 
     def rows(self, step: int) -> Batch:

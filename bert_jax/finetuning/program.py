@@ -12,6 +12,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from bert_jax.configs.finetuning import FinetuningExperiment
+from bert_jax.configs.objectives import OBJECTIVE
 from bert_jax.data.rows import Feature, RowShape
 from bert_jax.errors import UserError
 from bert_jax.interface.named import is_in_file
@@ -20,7 +21,6 @@ from bert_jax.interop import huggingface
 from bert_jax.model.config import ModelConfig
 from bert_jax.model.heads.head import TaskHead
 from bert_jax.objectives.config import PretrainingDistillation
-from bert_jax.objectives.cross_view import CrossView
 from bert_jax.objectives.labels import LabelLoss, Labels
 from bert_jax.objectives.model import Model, unboxed
 from bert_jax.objectives.objective import Objective, Teacher
@@ -51,45 +51,51 @@ def finetuning_program(
     do."""
     training, d = experiment.training, experiment.distillation
     return _program(
-        config,
-        head,
-        loss,
+        task_objective(experiment, config, head, loss),
         experiment.optimizer,
         training.schedule,
         training.layer_decay,
         training.crf_multiplier if head.has_crf else 1.0,
-        ("embeddings", "encoder") if training.freeze_encoder else (),
         steps_per_epoch if training.gradual_unfreezing else 0,
         mesh,
-        CrossView if experiment.cross_view.corpus else Labels,
         PretrainingDistillation(temperature=d.temperature, soft_weight=d.soft_weight, hidden_weight=d.hidden_weight),
         teacher,
     )
 
 
+def task_objective(experiment: FinetuningExperiment, config: ModelConfig, head: TaskHead, loss: LabelLoss) -> Labels:
+    """Returns the objective of `experiment` for a model of this `config` with a task `head`, without a teacher."""
+    frozen = ("embeddings", "encoder") if experiment.training.freeze_encoder else ()
+    kind = experiment.read_objective({"objective": experiment.objective})
+    return kind(config, head, loss, frozen, **experiment.objective_options)
+
+
+def check_objective(experiment: FinetuningExperiment, config: ModelConfig, head: TaskHead) -> None:
+    """Raises UserError if an objective from a user's file breaks the contract of an objective (see `Labels.check`)."""
+    if is_in_file(experiment.objective):
+        loss = LabelLoss(label_smoothing=experiment.training.label_smoothing)
+        task_objective(experiment, config, head, loss).check(f"{OBJECTIVE}={experiment.objective}")
+
+
 @functools.cache  # the cache stays small, since each parallel run has only one mesh
 def _program(
-    config: ModelConfig,
-    head: TaskHead,
-    loss: LabelLoss,
+    labels: Labels,
     optimizer: OptimizerConfig,
     schedule: str,
     layer_decay: float,
     crf_multiplier: float,
-    frozen: tuple[str, ...],
     unfreeze_every: int,
     mesh: Mesh,
-    kind: type[Labels],
     distillation: PretrainingDistillation,
     teacher: Teacher | None,
 ) -> Program:
-    labels = kind(resolve(config, mesh), head, loss, frozen)
+    parameters = labels.abstract_parameters()
+    labels = labels.for_model(Model(resolve(labels.config, mesh)))
     objective: Objective = labels
     if teacher is not None:
         from bert_jax.objectives.distillation import TaskDistillation  # only runs with a teacher need this module
 
         objective = TaskDistillation(labels, distillation).for_model(Model(labels.config))
-    parameters = jax.eval_shape(lambda: kind(config, head).initial_parameters(jax.random.key(0)))
     return Program(
         objective=objective,
         parameters=parameters,
@@ -100,7 +106,7 @@ def _program(
         learning_rate_multipliers=learning_rate_multipliers(
             unboxed(parameters),
             decay=layer_decay,
-            frozen=frozen,
+            frozen=labels.frozen,
             unfreeze_every=unfreeze_every,
             crf_multiplier=crf_multiplier,
         ),

@@ -26,5 +26,10 @@ OBJECTIVES = {
     "skip_gram": "bert_jax.objectives.skip_gram:SkipGram",
     "translation": "bert_jax.objectives.translation:Translation",
 }
-"""Name in `config.objective` -> location of the class. FILE.py:NAME is a user's own class. To add an objective, add its file
-and a line here."""
+"""Name in the `config.objective` of pretraining -> location of the class. FILE.py:NAME is a user's own class. To add an
+objective, add its file and a line here."""
+TASK_OBJECTIVES = {
+    "labels": "bert_jax.objectives.labels:Labels",
+    "cross_view": "bert_jax.objectives.cross_view:CrossView",
+}
+"""The same for fine-tuning. The classes inherit from `Labels`."""

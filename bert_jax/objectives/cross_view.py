@@ -47,7 +47,7 @@ class CrossView(Labels):
     || view), summed over the views. An auxiliary module is softmax(U ReLU(W h + a) + b), with a hidden layer as wide as the
     view."""
 
-    temporary: ClassVar[tuple[str, ...]] = (PART,)
+    reads_unlabelled: ClassVar[bool] = True
     scores: ClassVar[Mapping[str, Score | tuple[str, str] | Formula]] = {
         **Labels.scores,
         "view loss": ("view_loss", "view_words"),

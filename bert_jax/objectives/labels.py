@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, ClassVar, cast
+from typing import Any, ClassVar, Self, cast
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
+from bert_jax.data.rows import RowShape, assemble_features
+from bert_jax.errors import UserError
+from bert_jax.interface.named import require_call
 from bert_jax.model.config import ModelConfig
 from bert_jax.model.heads.bert_with_head import BertWithHead, initial_label_parameters
 from bert_jax.model.heads.head import TaskHead
@@ -17,11 +21,8 @@ from bert_jax.model.layers import Seed
 from bert_jax.objectives.flops import task_row_flops
 from bert_jax.objectives.losses import Sums
 from bert_jax.objectives.model import Batch, Boxed, Model, Outputs, Params
-from bert_jax.objectives.objective import Objective
+from bert_jax.objectives.objective import COUNTED, RESERVED, Objective, gradient_flops
 from bert_jax.objectives.scores import Formula, Score
-
-if TYPE_CHECKING:
-    from bert_jax.data.rows import RowShape
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -39,24 +40,77 @@ class LabelLoss:
 class Labels(Objective):
     """The loss of the task head `head` on a model of this `config`.
 
-    The gradients of the `frozen` subtrees of the parameters are zero and are not computed."""
+    The gradients of the `frozen` subtrees of the parameters are zero and are not computed.
+
+    A run fills in these four fields. The fields that a subclass adds are its settings (`config.objective_options`)."""
 
     config: ModelConfig
     head: TaskHead
     loss_settings: LabelLoss = LabelLoss()
     frozen: tuple[str, ...] = ()
 
+    command: ClassVar[str] = "finetune"
+    filled_in: ClassVar[tuple[str, ...]] = ("config", "head", "loss_settings", "frozen")
+    reads_unlabelled: ClassVar[bool] = False
+    """Whether steps with labels alternate with steps on the text of `config.cross_view`, which has no labels."""
     scores: ClassVar[Mapping[str, Score | tuple[str, str] | Formula]] = {
         "loss": ("loss", "weight"),
         "accuracy": ("correct", "labels"),
     }
+
+    _counted: ClassVar[tuple[str, ...]] = (*COUNTED, "examples")
+    _reserved: ClassVar[frozenset[str]] = RESERVED - {"loss"}
+    _packed_by: ClassVar[str] = ", which holds several texts"
+
+    @property
+    def model(self) -> Model:  # type: ignore[override]
+        """The encoder of the run."""
+        return Model(self.config)
+
+    @property
+    def temporary(self) -> tuple[str, ...]:  # type: ignore[override]
+        """The parts of `training_parameters`, which are not exported."""
+        return tuple(jax.eval_shape(self.training_parameters, jax.random.key(0)))
+
+    def for_model(self, model: Model) -> Self:
+        """Returns the objective with the configuration of this model."""
+        bound = copy.copy(self)
+        object.__setattr__(bound, "config", model.config)
+        return bound
+
+    def named_scores(self) -> dict[str, Score | Formula]:
+        """Returns the scores by name, without the accuracy if the head has none."""
+        found = super().named_scores()
+        if not self.head.outputs.has_accuracy:
+            return {name: score for name, score in found.items() if getattr(score, "numerator", "") != "correct"}
+        return found
+
+    def abstract_batch(self, rows: int, shape: RowShape | None = None) -> Mapping[str, Any]:  # type: ignore[override]
+        """Returns the arrays of a batch with rows of this shape, without features."""
+        shape = shape or RowShape(self.head.layout, 16, 2, self.head.typical_candidates)
+        return assemble_features([], [], rows, shape, 0)
+
+    def check(self, key: str) -> None:
+        """Raises UserError like `Objective.check`, and if the class overrides what the exported head computes, or if a part of
+        `training_parameters` has the name of a part of the model."""
+        for method in ("parameters", "initial_parameters", "temporary", "logits"):
+            if getattr(type(self), method) is not getattr(Labels, method):
+                raise UserError(
+                    f"{key} overrides {method}, but predictions are made with the model and the task's head alone; override sums "
+                    "or output_sums, and make further parameters in training_parameters"
+                )
+        require_call(self.training_parameters, "key", f"{key}: training_parameters")
+        taken = jax.eval_shape(lambda: initial_label_parameters(self.config, self.head, jax.random.key(0)))
+        if same := sorted({*self.temporary} & {*taken}):
+            raise UserError(f"{key}: training_parameters returns {same[0]!r}, a part of the model; give it another name")
+        super().check(key)
 
     def initial_parameters(self, key: Key[Array, ""]) -> Boxed:
         """Returns the initial parameters of encoder and head, and the `training_parameters`."""
         return initial_label_parameters(self.config, self.head, key) | self.training_parameters(key)
 
     def training_parameters(self, key: Key[Array, ""]) -> Boxed:
-        """Returns the initial values of the `temporary` parts, which are only needed for training."""
+        """Returns the initial values of further parts, which are trained and saved with the model, but not exported."""
         return {}
 
     def trained(self, params: Params) -> Params:
@@ -110,5 +164,7 @@ class Labels(Objective):
         return batch["label_weights"] * jnp.asarray(self.loss_settings.class_weights, jnp.float32)[batch["labels"]]
 
     def task_flops(self, shape: RowShape) -> float:
-        """Returns the model FLOPs of a training step per row of `shape`."""
-        return task_row_flops(self.config, self.head, shape, frozen=bool(self.frozen))
+        """Returns the model FLOPs of a training step per row of `shape`. If a user's class may compute more than this class, the
+        matrix products in its gradient are counted too, and the larger number is returned."""
+        known = task_row_flops(self.config, self.head, shape, frozen=bool(self.frozen))
+        return max(known, gradient_flops(self, self.model, shape)) if self._may_compute_more() else known

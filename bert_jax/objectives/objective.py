@@ -57,6 +57,8 @@ if TYPE_CHECKING:  # training steps do not load a corpus, and pretraining does n
 _COUNTED_TARGETS = {"masked": "masked_targets", "pairs": "nsp_labels"}
 COUNTED = ("tokens", "rows")
 """Counts (without padding) that every objective needs, since rates are computed from them."""
+RESERVED = frozenset({"steps", "skipped", "skipped_in_a_row", "grad_norm", "learning_rate", "spikes", "spikes_in_a_row", "loss"})
+"""Names that the training step itself uses (`training/steps.py`)."""
 
 
 CHECKED_ROWS = (211, 223)
@@ -86,6 +88,10 @@ class Objective(abc.ABC):
     The fields of a subclass are its settings. `self.model` is the model that the objective trains.
     """
 
+    command: ClassVar[str] = "pretrain"
+    """The command that trains the objective."""
+    filled_in: ClassVar[tuple[str, ...]] = ()
+    """The fields that are no settings, because a run fills them in."""
     rows: ClassVar[str | type] = "masked"
     """The kind of rows that the objective reads: a name of `data.ROWS`, or your own class (`data/kinds_of_rows.py`)."""
     judges_pairs: ClassVar[bool] = False
@@ -111,6 +117,10 @@ class Objective(abc.ABC):
 
     model: ClassVar[Model]
     """The model to train. `for_model` sets it."""
+
+    _counted: ClassVar[tuple[str, ...]] = COUNTED
+    _reserved: ClassVar[frozenset[str]] = RESERVED
+    _packed_by: ClassVar[str] = ", and pack several texts into a row with config.phases.0.packed_examples"
 
     # ---------------------------------------------------------------------------------------------------- what a subclass defines
     def parameters(self, model: Model, key: Key[Array, ""]) -> Boxed:
@@ -208,6 +218,10 @@ class Objective(abc.ABC):
         has_sums = cls.sums is not Objective.sums or cls.output_sums is not Objective.output_sums
         return sorted({*cls.__abstractmethods__} | (set() if has_sums else {"sums"}))
 
+    def abstract_batch(self, rows: int, length: int = 16, predictions: int = 4) -> Mapping[str, Any]:
+        """Returns the abstract arrays of a batch."""
+        return abstract_rows(rows, length, predictions, targets=self.rows)
+
     def for_model(self, model: Model) -> Self:
         """Returns the objective with `self.model`."""
         bound = copy.copy(self)
@@ -292,14 +306,14 @@ class Objective(abc.ABC):
         known = self.row_flops(length, predictions)
         if known is not None and not self._may_compute_more():
             return known
-        return max(known or 0.0, _counted_flops(self, self.model, length, predictions))
+        return max(known or 0.0, gradient_flops(self, self.model, length, predictions))
 
     def _may_compute_more(self) -> bool:
         """Returns whether a user's class overrides a method of a built-in objective that computes, but not `row_flops`."""
         for kind in type(self).__mro__:
             if "row_flops" in vars(kind) or kind.__module__.partition(".")[0] == __name__.partition(".")[0]:
                 return False
-            if {"parameters", "sums", "outputs", "output_sums"} & vars(kind).keys():
+            if {"parameters", "training_parameters", "sums", "outputs", "output_sums"} & vars(kind).keys():
                 return True
         return False
 
@@ -319,7 +333,7 @@ class Objective(abc.ABC):
             ) from error
         params = unboxed(self.abstract_parameters())
         for rows in CHECKED_ROWS:
-            batch = abstract_rows(rows, 16, 4, targets=self.rows)
+            batch = self.abstract_batch(rows)
             program, made = jax.make_jaxpr(lambda p, b: self.sums(p, b, jnp.uint32(0)), return_shape=True)(params, batch)
             sums = self._checked(key, "sums", made)
             if not any(sum(size and size % rows == 0 for size in shape) > 1 for shape in computed_shapes(program.jaxpr)):
@@ -327,13 +341,12 @@ class Objective(abc.ABC):
         else:
             raise UserError(
                 f"{key}: sums makes an array of rows x rows, so the loss of a row would depend on the other rows, and on the "
-                "numbers of microbatches and devices; compare only the texts of one row, and pack several texts into a row with "
-                "config.phases.0.packed_examples"
+                f"numbers of microbatches and devices; compare only the texts of one row{self._packed_by}"
             )
         counts = self._checked(key, "counts", jax.eval_shape(self.counts, batch))
         if again := sorted(sums & counts):
             raise UserError(f"{key}: {again[0]!r} is both a sum and a count; give one of them another name")
-        if lacking := [name for name in COUNTED if name not in counts]:
+        if lacking := [name for name in self._counted if name not in counts]:
             raise UserError(f"{key}: counts lacks {lacking[0]!r}; start it with `super().counts(batch) | {{...}}`")
 
         scores = {title: score for title, score in self.named_scores().items() if isinstance(score, Score)}
@@ -400,15 +413,11 @@ class Objective(abc.ABC):
                 f"{key}: {what} returns {narrow[0]!r} in {dtype}{rounds}; sums and counts must be float32: convert "
                 "the terms with .astype(jnp.float32) before they are added"
             )
-        if taken := sorted(made.keys() & RESERVED):
+        if taken := sorted(made.keys() & self._reserved):
             raise UserError(
                 f"{key}: {what} returns {taken[0]!r}, a name that is reserved for the training step; give it another name"
             )
         return {*made}
-
-
-RESERVED = frozenset({"steps", "skipped", "skipped_in_a_row", "grad_norm", "learning_rate", "spikes", "spikes_in_a_row", "loss"})
-"""Names that the training step itself uses (`training/steps.py`)."""
 
 
 def row_counts(batch: Batch) -> Sums:
@@ -459,7 +468,8 @@ def _abstract_parameters(objective: Objective, model: Model) -> Boxed:
 
 
 @functools.lru_cache(maxsize=64)
-def _counted_flops(objective: Objective, model: Model, length: int, predictions: int) -> float:
+def gradient_flops(objective: Objective, model: Model, *size: Any) -> float:
+    """Counts the matrix products in the gradient of the loss for a row of this size (see `abstract_batch`)."""
     bound = objective.for_model(dataclasses.replace(model, config=countable(model.config)))
     params = unboxed(bound.abstract_parameters())
 
@@ -467,7 +477,7 @@ def _counted_flops(objective: Objective, model: Model, length: int, predictions:
         counts = bound.counts(batch)
         return jax.grad(lambda p: bound.loss(bound.sums(p, batch, jnp.uint32(0)), counts))(params)
 
-    return counted_flops(gradient, params, abstract_rows(1, length, predictions, targets=bound.rows))
+    return counted_flops(gradient, params, bound.abstract_batch(1, *size))
 
 
 def trains_sentence(objective: Objective, key: str, model: ModelConfig, natural: str) -> str:

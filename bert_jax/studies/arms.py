@@ -23,7 +23,7 @@ from bert_jax.data.tokenizers.tokenizer import VocabularyInfo
 from bert_jax.errors import UserError, missing_path, nearest
 from bert_jax.files import JsonObject
 from bert_jax.finetuning.data import check_tags, examples_fingerprint
-from bert_jax.finetuning.program import learning_rate
+from bert_jax.finetuning.program import check_objective, learning_rate
 from bert_jax.finetuning.start import weights_fingerprint
 from bert_jax.interface import python_files
 from bert_jax.interface.words import counted
@@ -272,6 +272,7 @@ def check_finetuning(values: JsonObject, model: PretrainingExperiment, own: Task
     require_possible(config)
     learning_rate(experiment.training.schedule)  # raises UserError for an unusable schedule
     _abstract_parameters(config, experiment.head_config(own))
+    check_objective(experiment, config, experiment.head_config(own))
     return experiment
 
 

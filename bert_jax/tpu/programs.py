@@ -161,6 +161,7 @@ def finetuning_step(
     head, t = run.head_config(task_head_class(run.task).typical()), run.training
     config = run.model_config(model, mesh.devices.flat[0].platform)
     loss, teacher = LabelLoss(label_smoothing=t.label_smoothing), _described_task_teacher(run, model, head, mesh, rejected)
+    finetuning.check_objective(run, config, head)
     program = finetuning.finetuning_program(run, config, head, loss, 1, mesh, teacher)
     candidates = head.typical_candidates
     shape = RowShape(head.layout, candidates * run.task.length, 2, candidates)

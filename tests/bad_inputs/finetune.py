@@ -20,6 +20,15 @@ from tests.bad_inputs.damage import (
 from tests.bad_inputs.places import FINETUNE, GOOD, LINES, OFFICIAL_DATA, TRAIN, train
 from tests.compressed import zstd
 
+MINE = """
+import dataclasses
+from bert_jax.objectives.labels import Labels
+
+@dataclasses.dataclass(frozen=True)
+class Mine(Labels):
+    weight: float = 1.0
+    scores = {**Labels.scores, "term": ("trem", "labels")}
+"""
 TREE = "1\tthe\t_\tDET\t_\t_\t0\troot\t_\t_\n"
 
 
@@ -174,6 +183,12 @@ CASES = [
          "config.cross_view learns from the model itself, but config.distillation learns from another model; leave one of them"),
     Case("cross-view training on no corpus", "--config.cross_view.corpus=no_such_corpus",
          "corpus no_such_corpus ... does not exist; build a corpus with python -m bert_jax.corpus --output=no_such_corpus"),
+    Case("an objective of pretraining", "--config.objective=bert",
+         "config.objective=bert is an objective for python -m bert_jax.pretrain, not for finetune; run that command, or leave"),
+    Case("an objective with a score of a sum that it does not return",
+         "--config.objective=mine.py:Mine --config.objective_options.weight=2",
+         "config.objective=mine.py:Mine: the score 'term' needs 'trem', which neither sums nor counts returns; ",
+         files={"mine.py": MINE}),
     Case("a learning rate of nothing", "--config.training.learning_rate=0", "config.training.learning_rate=0.0 must be above 0"),
     Case("a warmup of more than everything", "--config.training.warmup_fraction=1.5",
          "config.training.warmup_fraction=1.5 must be at least 0 and at most 1"),

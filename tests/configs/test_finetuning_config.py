@@ -3,6 +3,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
+import pathlib
 
 import pytest
 
@@ -102,6 +103,12 @@ def test_a_misspelt_key_is_an_error_naming_the_nearest(path, says):
         ({"distillation__temperature": 3.0}, r"config\.distillation has settings but no teacher; name one in config\.dist"),
         ({"cross_view__batch_size": 8}, r"config\.cross_view has settings but no text; name a corpus in config\.cross_view"),
         ({"cross_view__corpus": "c", "distillation__teacher": "t"}, "from another model; leave one of them out"),
+        ({"objective": "bert"}, r"config\.objective=bert is an objective for python -m bert_jax\.pretrain, not for finetune; r"),
+        ({"objective": "label"}, r"config\.objective='label': did you mean 'labels'\?; config\.objective=FILE\.py:NAME loads"),
+        ({"objective": 7}, r"config\.objective=7 must be a name"),
+        ({"objective_options": {"weight": 1}}, r"there is no config\.objective_options\.weight; there are no keys"),
+        ({"objective": "cross_view"}, r"objective=cross_view also learns from text without labels; name a corpus in config\.cr"),
+        ({"objective": "labels", "cross_view__corpus": "c"}, r"from which config\.objective=labels does not learn; leave one of"),
         ({"log_every": 0}, r"config\.log_every=0 must be at least 1"),
         ({"checkpoints__keep": 0}, r"config\.checkpoints\.keep=0 must be at least 1"),
         ({"head__lstm": -1}, r"config\.head\.lstm=-1 must be at least 0"),
@@ -112,6 +119,46 @@ def test_a_misspelt_key_is_an_error_naming_the_nearest(path, says):
 def test_an_impossible_value_is_an_error_naming_key_value_and_limit(changes, says):
     with pytest.raises(UserError, match=says):
         experiment(**changes)
+
+
+OWN = """
+from __future__ import annotations
+import dataclasses
+from typing import Annotated
+from annotated_types import Interval
+from bert_jax.objectives.labels import Labels
+from bert_jax.objectives.mlm_nsp import MlmNsp
+
+@dataclasses.dataclass(frozen=True)
+class Mine(Labels):
+    weight: Annotated[float, Interval(ge=0)] = 1.0
+    layers: tuple[int, ...] = (1, 2)
+
+class Words(MlmNsp): pass
+"""
+
+
+def test_the_settings_of_an_own_objective_are_the_fields_that_it_adds(tmp_path: pathlib.Path):
+    (tmp_path / "mine.py").write_text(OWN)
+    name = f"{tmp_path}/mine.py:Mine"
+    one = experiment(objective=name, objective_options__layers=[3])
+    assert one.objective_options == {"weight": 1.0, "layers": (3,)}
+    assert FinetuningExperiment.from_dict(json.loads(json.dumps(one.to_dict()))) == one
+    for options, says in {
+        "weigth": "there is no config.objective_options.weigth; did you mean 'weight'?",
+        "frozen": "there is no config.objective_options.frozen; valid keys: layers, weight",
+        "weight": "config.objective_options.weight=-1.0 must be at least 0",
+    }.items():
+        with pytest.raises(UserError) as error:
+            experiment(objective=name, objective_options={options: -1.0})
+        assert says in str(error.value)
+    with pytest.raises(UserError, match=r"Words is an objective for python -m bert_jax\.pretrain, .* inherit from bert_jax\.obj"):
+        experiment(objective=f"{tmp_path}/mine.py:Words")
+
+
+def test_the_objective_is_that_of_the_data_unless_it_is_named():
+    assert experiment().objective == experiment(objective="labels").objective == "labels"
+    assert experiment(cross_view__corpus="c").objective == "cross_view"
 
 
 @pytest.mark.parametrize(

@@ -103,8 +103,8 @@ def test_errors_show_the_current_value_of_a_key(tmp_path: pathlib.Path):
     assert read(("task.own.label_names", "pos, neg"))["task"]["own"]["label_names"] == ["pos", "neg"]
     assert read(("task.own.label_names", "['a,b','c']"))["task"]["own"]["label_names"] == ["a,b", "c"]
     assert read(("sweep.seeds", "[]"))["sweep"]["seeds"] == []
-    with pytest.raises(UserError, match=r"^--config\.objective_options\.window=3: there is no 'objective_options' in config; v"):
-        read(("objective_options.window", "3"))  # of pretraining only
+    with pytest.raises(UserError, match=r"^--config\.objective_options\.window=3: the objective Labels has no settings; leave"):
+        read(("objective_options.window", "3"))
 
 
 NO_PATHS = {

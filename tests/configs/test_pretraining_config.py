@@ -165,6 +165,7 @@ def test_compatible_settings_are_accepted(values):
             {"objective": "bert", "model": {"encoder": "bilm"}, "examples": ALONE},
             "objective=bert cannot train a model with encoder=bilm; leave it out",
         ),
+        ({"objective": "labels"}, "config.objective=labels is an objective for python -m bert_jax.finetune, not for pretrain;"),
         ({"objective": "next_token"}, "config.objective=next_token cannot train a model with direction=both; leave it out"),
         (
             {"objective": "bert", "model": {"direction": "left_to_right"}, "examples": {"pairs": "none"}},

@@ -184,11 +184,13 @@ def test_the_record_of_a_window_has_means_over_its_steps_and_rates(said: Finetun
     assert last["train/loss"] == pytest.approx(6e6)  # finite, although the weight is 0
 
 
-@pytest.mark.parametrize(("words", "mean"), [(4, 1.5), (1, 6.0), (0, 6.0)])
-def test_the_loss_of_the_views_is_the_mean_over_unlabelled_words(said: FinetuningLog, words: int, mean: float):
-    assert "view_loss" not in said.compute_scores(window())
-    unlabelled = {"view_loss": np.float32(6), "view_words": np.float32(words)}
-    assert said.compute_scores(window() | unlabelled)["view_loss"] == mean
+def test_the_loss_of_the_views_is_the_mean_over_unlabelled_words(said: FinetuningLog, tmp_path: pathlib.Path):
+    unlabelled = {"view_loss": np.float32(6), "view_words": np.float32(4)}
+    assert "view_loss" not in said.compute_scores(window() | unlabelled)
+    with FinetuningLog(job_of(tmp_path, cross_view={"corpus": "c"}), 0) as log:
+        assert log.compute_scores(window() | unlabelled)["view_loss"] == 1.5
+        labelled = {"view_loss": np.float32(0), "view_words": np.float32(0)}
+        assert log.compute_scores(window() | labelled) == {"loss": 1.0, "accuracy": 1.0, "view_loss": 0.0}
 
 
 def test_a_sweep_run_writes_its_goodput_to_its_own_directory(tmp_path: pathlib.Path):

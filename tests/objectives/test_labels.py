@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Iterator
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -12,13 +13,14 @@ import numpy as np
 import pytest
 
 from bert_jax.data.rows import assemble_features, feature_logits, pack_features, row_shape
+from bert_jax.errors import UserError
 from bert_jax.model.heads.bert_with_head import BertWithHead
 from bert_jax.model.heads.outputs import MultiLabel, Outputs
 from bert_jax.objectives.config import PretrainingDistillation
 from bert_jax.objectives.distillation import TaskDistillation, hidden_state_difference, teacher_layers
 from bert_jax.objectives.labels import LabelLoss, Labels
-from bert_jax.objectives.model import Model
-from bert_jax.objectives.objective import Teacher
+from bert_jax.objectives.model import Model, dense
+from bert_jax.objectives.objective import Objective, Teacher
 from tests.random_features import HEADS, KINDS, LAYOUTS, random_features, random_label_parameters, shapes_of
 from tests.random_rows import TINY, largest_difference
 
@@ -240,6 +242,61 @@ def test_an_objective_adds_its_head_and_gives_frozen_parts_no_gradient():
     params = {part: jnp.float32(2) for part in ("embeddings", "encoder", "pooler")}
     found = jax.grad(lambda p: sum(objective.trained(p).values()))(params)
     assert found == {"embeddings": 0, "encoder": 0, "pooler": 1}
+
+
+@pytest.mark.parametrize("kind", ["regression", "mention", "choice", "token"])
+def test_the_loss_of_a_head_fulfils_the_contract_of_an_objective(kind: str):
+    objective = Labels(CONFIG, HEADS[kind])
+    objective.check("it")
+    assert objective.named_scores().keys() == {"loss", *(["accuracy"] if HEADS[kind].outputs.has_accuracy else [])}
+
+
+class Mine(Labels):
+    scores: ClassVar[Any] = {**Labels.scores, "size": ("size", "tokens")}
+
+    def training_parameters(self, key: Any) -> Any:
+        return {"mine": dense(self.model.hidden_size, 1, key)}
+
+    def sums(self, params: Any, batch: Any, seed: Any) -> Any:
+        return super().sums(params, batch, seed) | {"size": jnp.square(self.model.encode(params, batch, seed)).sum()}
+
+    def loss(self, sums: Any, counts: Any) -> Any:
+        return super().loss(sums, counts) + 0.1 * sums["size"] / counts["tokens"]
+
+
+def changed(**parts: Any) -> Labels:
+    return type("Own", (Mine,), parts)(CONFIG, HEADS["sequence"])
+
+
+def test_an_own_objective_adds_sums_scores_and_parameters_that_are_not_exported():
+    objective = changed()
+    objective.check("it")
+    assert objective.temporary == ("mine",)
+    assert objective.abstract_parameters().keys() == {"embeddings", "encoder", "pooler", "sequence_head", "mine"}
+    shape = row_shape(random_features("sequence", COUNT), LAYOUTS["sequence"])
+    assert objective.task_flops(shape) > 1.4 * Labels(CONFIG, HEADS["sequence"]).task_flops(shape), "it encodes twice"
+
+
+@pytest.mark.parametrize(
+    ("parts", "says"),
+    [
+        ({"logits": lambda self, params, batch: 0}, "it overrides logits, but predictions are made with the model and the task"),
+        ({"temporary": ()}, "it overrides temporary, but predictions"),
+        ({"training_parameters": lambda self: {}}, "training_parameters must be a function of (key), but it cannot be called"),
+        ({"training_parameters": lambda self, key: {"encoder": dense(3, 1, key)}}, "'encoder', a part of the model; give it an"),
+        ({"counts": Objective.counts}, "it: counts lacks 'examples'; start it with `super().counts(batch) | {...}`"),
+        ({"scores": {"size": ("siz", "tokens")}}, "it: the score 'size' needs 'siz', which neither sums nor counts returns; did"),
+        ({"loss": lambda self, sums, counts: sums["size"] ** 2}, "it: loss is not linear in the sums, so microbatches would"),
+        (
+            {"output_sums": lambda self, outputs, batch: {"loss": jnp.einsum("bpc,dpc->bd", *2 * [outputs["logits"]]).sum()}},
+            "on the numbers of microbatches and devices; compare only the texts of one row, which holds several texts",
+        ),
+    ],
+)
+def test_own_objectives_that_break_the_contract_are_refused(parts: dict[str, Any], says: str):
+    with pytest.raises(UserError) as error:
+        changed(**parts).check("it")
+    assert says in str(error.value)
 
 
 def test_task_loss_is_divided_by_label_weights_and_hidden_states_by_tokens():

@@ -326,7 +326,7 @@ class Stated(SameSums):
 def test_a_subclass_of_a_built_in_objective_that_may_compute_more_has_counted_flops_if_they_are_more(
     counted: float, own: float | None, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("bert_jax.objectives.objective._counted_flops", lambda *_: counted)
+    monkeypatch.setattr("bert_jax.objectives.objective.gradient_flops", lambda *_: counted)
     known = model_row_flops(ONE_LAYER, 16, 2)
     expected = {MlmNsp: known, SameSums: own or known, Stated: 7.0}
     assert {kind: kind().for_model(Model(ONE_LAYER)).flops(16, 2) for kind in expected} == expected
