@@ -77,9 +77,10 @@ class FinetuningLog(RunLog):
         return objective.summarise({**window, **{name: max(float(window[name]), 1e-6) for name in counts if name in window}})
 
     def shown(self, scores: Mapping[str, float]) -> list[str]:
-        """Returns the scores of the objective as texts."""
-        named = self._job.program.objective.shown_scores().items()
-        return [score.text(scores[name]) for name, score in named if name in scores]
+        """Returns the loss and the other scores of the objective as texts."""
+        named = self._job.program.objective.shown_scores()
+        others = [score.text(scores[name]) for name, score in named.items() if name in scores]
+        return others if "loss" in named else [f"loss {scores['loss']:.3f}", *others]
 
     def count_work(self, step: int, window: Mapping[str, Any]) -> tuple[float, float, float]:
         """Returns the number of examples, the FLOPs of their rows, and the estimated FLOPs of the remaining steps."""

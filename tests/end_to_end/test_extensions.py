@@ -557,6 +557,7 @@ def test_a_model_with_a_user_encoder_is_fine_tuned_with_all_files_killed_and_res
         *("--config.checkpoints.every=6", "--config.log_every=1"),
         f"--config.training.schedule={mine['phases.0.schedule']}",
         *(f"--config.{key}={mine[key]}" for key in ("optimizer.name", "log.sinks")),
+        *(f"--config.objective={folder}/r_drop.py:RDrop", "--config.objective_options.alpha=4"),
     ]
     tuned = folder / "tuned"
     asked = ["predict", "classify", f"--model={tuned}", "--json", "it was fine"]
@@ -569,8 +570,14 @@ def test_a_model_with_a_user_encoder_is_fine_tuned_with_all_files_killed_and_res
     assert "resuming from step 6" in resumed.output
     assert_resumed_bit_for_bit(folder / "tuned-killed", tuned)
     assert_logged(folder / "tuned-killed")
-    rates = [record["train/learning_rate"] for record in records(tuned) if "train/learning_rate" in record]
+    trained = [record for record in records(tuned) if "train/learning_rate" in record]
+    rates = [record["train/learning_rate"] for record in trained]
     assert 0 < rates[-1] < max(rates)
+    assert all(record["train/loss"] > 2 * record["train/divergence"] > 0 for record in trained)
+    assert "  divergence " in ends[0].output
+    fields = json.loads((tuned / "model" / "config.json").read_text())
+    for files in (results(tuned)["files"], fields["bert_jax"]["files"]):
+        assert files["objective"]["source"] == (folder / "r_drop.py").read_text()
 
     (folder / "mine").rename(folder / "moved")
     try:

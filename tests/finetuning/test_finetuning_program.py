@@ -38,6 +38,7 @@ from tests.random_rows import TINY
 
 CONFIG = dataclasses.replace(TINY, num_layers=1)  # compiled quickly
 WORDS = dataclasses.replace(TINY, encoder="static", num_layers=0)  # compiled more quickly
+R_DROP = "experiments/extensions/r_drop.py:RDrop"
 HEAD = HEADS["sequence"]
 FEATURES = random_features("sequence", 48, shortest=8, longest=8)
 SHAPE = row_shape(FEATURES, LAYOUTS["sequence"])
@@ -56,7 +57,7 @@ def experiment(**sections: Any) -> FinetuningExperiment:
 def learned(one: FinetuningExperiment, devices: Sequence[jax.Device], steps: int = 4, config: ModelConfig = CONFIG) -> Any:
     """Returns the parameters after this many steps from `random_label_parameters`, as numpy arrays."""
     mesh = make_mesh(MeshConfig(), devices)
-    batches = LabelledBatches(FEATURES, SHAPE, one.training.batch_size, one.seed, epochs=2, row_multiple=4, pad_id=0)
+    batches = LabelledBatches(FEATURES, SHAPE, one.training.batch_size, one.seed, epochs=2, row_multiple=8, pad_id=0)
     program = program_of(one, batches.steps_per_epoch, mesh, config=config)
     state = program.init_state(dict, random_label_parameters(HEAD, config))
     with nn.logical_axis_rules(ACTIVATION_RULES), jax.set_mesh(mesh):
@@ -77,6 +78,12 @@ def program_of(one: FinetuningExperiment, steps: int, mesh: Any, config: ModelCo
     task = task_of()
     loss, head = label_loss(one, task, FEATURES), one.head_config(task.head)
     return finetuning_program(one, one.model_config(config, "cpu"), head, loss, steps, mesh)
+
+
+def test_an_own_objective_with_dropout_trains_on_eight_devices_as_on_one():
+    one = experiment(objective=R_DROP, objective_options={"alpha": 2.0}, model={"hidden_dropout": 0.3})
+    few, many = (learned(one, jax.devices()[:count], steps=2, config=WORDS) for count in (1, 8))
+    jax.tree.map(lambda ours, theirs: np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-7), few, many)
 
 
 def same(a: Any, b: Any) -> bool:

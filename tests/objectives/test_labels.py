@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import pathlib
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
@@ -14,6 +15,7 @@ import pytest
 
 from bert_jax.data.rows import assemble_features, feature_logits, pack_features, row_shape
 from bert_jax.errors import UserError
+from bert_jax.interface.named import load_named
 from bert_jax.model.heads.bert_with_head import BertWithHead
 from bert_jax.model.heads.outputs import MultiLabel, Outputs
 from bert_jax.objectives.config import PretrainingDistillation
@@ -21,6 +23,7 @@ from bert_jax.objectives.distillation import TaskDistillation, hidden_state_diff
 from bert_jax.objectives.labels import LabelLoss, Labels
 from bert_jax.objectives.model import Model, dense
 from bert_jax.objectives.objective import Objective, Teacher
+from tests.documented import python_file
 from tests.random_features import HEADS, KINDS, LAYOUTS, random_features, random_label_parameters, shapes_of
 from tests.random_rows import TINY, largest_difference
 
@@ -297,6 +300,16 @@ def test_own_objectives_that_break_the_contract_are_refused(parts: dict[str, Any
     with pytest.raises(UserError) as error:
         changed(**parts).check("it")
     assert says in str(error.value)
+
+
+def test_the_focal_loss_of_the_page_weighs_the_cross_entropy_by_the_probability_of_other_labels(tmp_path: pathlib.Path):
+    (tmp_path / "focal.py").write_text(python_file("bert_jax/tasks/README.md", "class Focal"))
+    kind = load_named(f"{tmp_path}/focal.py:Focal", {}, "it")
+    objective, batch = kind(CONFIG, HEADS["sequence"], gamma=1.5), packed("sequence")[-1]
+    objective.check("it")
+    found = jax.jit(objective.output_sums)({"logits": random_logits("sequence")}, batch)["loss"]
+    log_p = np.array([log_softmax(row)[label] for row, label in answers("sequence")])
+    assert float(found) == pytest.approx((-((1 - np.exp(log_p)) ** 1.5) * log_p).sum(), rel=1e-5)
 
 
 def test_task_loss_is_divided_by_label_weights_and_hidden_states_by_tokens():
