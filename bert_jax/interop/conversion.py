@@ -22,6 +22,7 @@ from bert_jax.interop import NEW_POSITIONS, PARTS, TEXT_POOLINGS
 from bert_jax.interop.card import BEFORE_CHANGES, model_card, read_training
 from bert_jax.interop.directory import check_replaceable, exported_formats
 from bert_jax.interop.families.bert import BERT
+from bert_jax.interop.families.electra import DISCRIMINATOR
 from bert_jax.interop.families.family import export_family
 from bert_jax.interop.families.marian import MARIAN
 from bert_jax.interop.huggingface import (
@@ -126,12 +127,13 @@ def model_lines(model: Model, new: Sequence[str] = ()) -> list[str]:
     them out."""
     config, words = model.config, model.tokenizer.vocabulary
     read = {part: tree for part, tree in model.params.items() if part not in new}
+    parts = [part for part in ("embeddings", "encoder", *model.parts) if part in read]
     casing = "lower-cased" if words.lowercase else "cased"
     other = "" if config.positions == Architecture.positions else f" ({config.positions})"
     reads = "" if config.direction == "both" else ", left to right"
     return [
         f"{model.source}: {dataclasses.replace(model, params=read).counts.in_words}",
-        *part_lines(model, [part for part in ("embeddings", "encoder", *model.parts) if part in read]),
+        *part_lines(model, [*parts, *([DISCRIMINATOR] if model.discriminator else [])]),
         config.in_words
         if config.translates or not config.has_attention
         else f"{config.in_words}, {counted(config.max_position, 'position')}{other}, "
@@ -233,9 +235,11 @@ def changed(model: Model, flags: argparse.Namespace) -> tuple[Model, list[str]]:
 def written(model: Model, flags: argparse.Namespace, changes: Sequence[str] = ()) -> list[str]:
     """Writes `model` and returns output lines that describe the files. The model card lists the `changes`. Raises UserError if
     the format cannot hold a part of the model."""
-    target = pathlib.Path(flags.to)
+    target, notes = pathlib.Path(flags.to), list[str]()
+    if model.discriminator and not (model.is_electra and target_form(flags) == "huggingface"):
+        model = dataclasses.replace(model, discriminator=None)
+        notes.append(f"{DISCRIMINATOR} is not exported")
     card = _converted_card(model, flags, changes)
-    notes: list[str] = []
     if flags.format in ("huggingface", "bert_jax"):
         if flags.format == "huggingface":
             _check_marian(model)
@@ -474,6 +478,6 @@ def _check_marian(model: Model) -> None:
 
 def _check_range(model: Model, dtype: str) -> None:
     """Raises UserError if `dtype` is float16 and a weight exceeds 65,504, since this weight would become infinite."""
-    largest = max(float(np.abs(x).max()) for x in jax.tree.leaves(model.params))
+    largest = max(float(np.abs(x).max()) for x in jax.tree.leaves((model.params, model.discriminator)))
     if dtype == "float16" and largest > float(np.finfo(np.float16).max):
         raise UserError(f"a weight is {largest:,.0f}, above float16's maximum of 65,504; choose --dtype=bfloat16")

@@ -39,7 +39,7 @@ from bert_jax.interop.card import Training, model_card
 from bert_jax.interop.directory import CONFIG, FORMATS, GENERATION, MODULES, OURS, TEXT_VECTORS, replaced_when_complete
 from bert_jax.interop.families import READ_AS_BERT
 from bert_jax.interop.families.bert import BERT
-from bert_jax.interop.families.electra import CLASS, DISCRIMINATOR, ELECTRA, electra_tensors
+from bert_jax.interop.families.electra import CLASS, DISCRIMINATOR, ELECTRA, HEAD, electra_tensors, read_discriminator
 from bert_jax.interop.families.family import TOO_LARGE, Family, TokenId, export_family, family_named
 from bert_jax.interop.huggingface_config import (
     HEAD_FIELDS,
@@ -102,7 +102,7 @@ class Model:
     config: ModelConfig
     tokenizer: Tokenizer
     discriminator: PyTree[np.ndarray] | None = None
-    """The head of a model that was pretrained to find replaced tokens. Imports do not read it."""
+    """The head of a model that was pretrained to find replaced tokens."""
     head: TaskHead | None = None
     """The task head in `params`, if any."""
     of_pairs: bool | None = None
@@ -304,10 +304,12 @@ def import_model(
     tensors = read_weights(weights)
     named = fields.get("model_type")
     family = family_named(named, source) if named in READ_AS_BERT else export_family(config)
-    unread = [name for name in tensors if family.unread and name.startswith(family.unread)]
-    tensors = {name: x for name, x in tensors.items() if name not in unread}
     patterns = [what for what in drop if what not in PARTS]
     left_out = {name for pattern in patterns for name in matching(tensors, pattern, str(weights))}
+    found = {name: x for name, x in tensors.items() if family is ELECTRA and name.startswith(HEAD)}
+    tensors = {name: x for name, x in tensors.items() if name not in found}
+    found = {name: x for name, x in found.items() if name not in left_out}
+    discriminator = read_discriminator(found, config)
     names = canonical_names(tensors, config)
     architecture = architecture_from_json(fields, [names[name] for name in tensors if name not in left_out], source)
     if architecture == "MarianModel":
@@ -318,7 +320,7 @@ def import_model(
     expected = {name: row for row in rows(config, own) for name in their_names(row, config)}
     parts = {name: find_subtree(names[name], expected) for name in tensors}
     tensors = {name: x for name, x in tensors.items() if name not in left_out}
-    emptied = {parts[name] for name in left_out} - {parts[name] for name in tensors} - {*REQUIRED_PARTS}
+    emptied = {parts[name] for name in left_out & parts.keys()} - {parts[name] for name in tensors} - {*REQUIRED_PARTS}
     dropped = {*(what for what in drop if what in PARTS), *new.names, *emptied}
     needed = (word_head(config) if part == "mlm_head" else part for part in family.classes[architecture])
     required = {*needed, *_read_by(own, config)} - dropped
@@ -327,7 +329,7 @@ def import_model(
     params = params_from_tensors(tensors, config, str(weights), head=own, required=required, drop=dropped)
     notes = _config_notes(fields, family, architecture, own if own and own.subtree in params else None)
     notes += (f"dropped: {list_some(sorted(left_out))}",) if left_out else ()
-    notes += (f"{family.unread.rstrip('.')}, the head of an {family.title}, was left out",) if unread else ()
+    notes += (f"{HEAD.rstrip('.')}, the head of an {family.title}, was left out",) if found and not discriminator else ()
     untrained = untrained_parts(fields, source) & set(params)
     kept_head = own if own and own.subtree in params else None
     of_pairs = recorded(fields).get("of_pairs") if kept_head else None
@@ -335,6 +337,7 @@ def import_model(
         params=params,
         config=config,
         tokenizer=tokenizer,
+        discriminator=discriminator,
         head=kept_head,
         of_pairs=of_pairs if isinstance(of_pairs, bool) else None,
         columns=_columns(fields) if kept_head else {},

@@ -24,6 +24,7 @@ from bert_jax.files import JsonObject
 from bert_jax.interface.named import by_content, is_in_file
 from bert_jax.interface.words import counted
 from bert_jax.interop import NEW_POSITIONS
+from bert_jax.interop.families.electra import DISCRIMINATOR
 from bert_jax.interop.families.family import Row
 from bert_jax.interop.huggingface import Model
 from bert_jax.interop.names import rows
@@ -304,7 +305,8 @@ def _differences(a: Model, b: Model) -> list[str]:
         for name in (field.name for field in dataclasses.fields(mine)):
             x, y = (by_content(x, name) if isinstance(x := getattr(one, name), str) else x for one in (mine, other))
             pairs.append((name, x, y))
-    pairs += [("parts", ", ".join(a.parts) or "none", ", ".join(b.parts) or "none"), ("head", a.head, b.head)]
+    parts = (", ".join([*one.parts, *([DISCRIMINATOR] if one.discriminator else [])]) or "none" for one in (a, b))
+    pairs += [("parts", *parts), ("head", a.head, b.head)]
     return [f"{name} is {x} and {y}" for name, x, y in pairs if x != y]
 
 

@@ -1,16 +1,18 @@
-"""A model that finds replaced tokens is exported as an ELECTRA, whose encoder is read back as a BERT."""
+"""A model that finds replaced tokens is exported as an ELECTRA, which is read as a BERT with this head."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
 import pathlib
+import shutil
 
 import jax
 import numpy as np
 import pytest
-from safetensors.numpy import load_file
+from safetensors.numpy import load_file, save_file
 
+from bert_jax import convert
 from bert_jax.errors import UserError
 from bert_jax.interop.conversion import load_model
 from bert_jax.interop.families.electra import discriminator_shapes
@@ -52,16 +54,41 @@ def test_the_files_and_the_card_are_of_an_electra(electra: Model, exported: path
     assert "# ELECTRA: " in card
 
 
-def test_an_electra_is_read_as_a_bert_without_its_head(electra: Model, exported: pathlib.Path):
+def test_an_electra_is_read_as_a_bert_with_its_head(electra: Model, exported: pathlib.Path):
     model = load_model(exported)
     assert model.config == dataclasses.replace(electra.config, vocab_multiple=1)
     rows = model.config.vocab_size
     words = [one.params["embeddings"]["word_embeddings"]["embedding"][:rows] for one in (model, electra)]
     np.testing.assert_array_equal(*words)
     jax.tree.map(np.testing.assert_array_equal, model.params["encoder"], electra.params["encoder"])
-    assert (model.discriminator, model.parts) == (None, ())
-    assert "discriminator_predictions, the head of an ELECTRA, was left out" in model.notes
+    jax.tree.map(np.testing.assert_array_equal, model.discriminator, electra.discriminator)
+    assert model.parts == ()
     assert "embedding_size" not in model.other_fields
+
+
+def test_an_electra_is_converted_to_the_same_bytes(electra: Model, exported: pathlib.Path, tmp_path: pathlib.Path, capsys):
+    convert.main([f"--from={exported}", f"--to={tmp_path / 'again'}"])
+    assert "parts: embeddings, encoder, discriminator\n" in capsys.readouterr().out
+    written = [(directory / "model.safetensors").read_bytes() for directory in (exported, tmp_path / "again")]
+    assert written[0] == written[1]
+    assert json.loads((tmp_path / "again" / "config.json").read_text())["architectures"] == ["ElectraForPreTraining"]
+
+
+def test_an_electra_is_converted_to_a_bert_without_its_head(exported: pathlib.Path, tmp_path: pathlib.Path, capsys):
+    convert.main([f"--from={exported}", f"--to={tmp_path / 'bert'}", "--drop=discriminator_predictions.*"])
+    assert json.loads((tmp_path / "bert" / "config.json").read_text())["architectures"] == ["BertModel"]
+    convert.main([f"--from={exported}", f"--to={tmp_path / 'pooled'}", "--new=pooler"])
+    assert "discriminator is not exported\n" in capsys.readouterr().out
+
+
+def test_a_head_that_lacks_a_tensor_is_left_out_with_a_note(exported: pathlib.Path, tmp_path: pathlib.Path):
+    tensors = load_file(exported / "model.safetensors")
+    shutil.copytree(exported, tmp_path / "model")
+    del tensors["discriminator_predictions.dense.bias"]
+    save_file(tensors, tmp_path / "model" / "model.safetensors")
+    model = load_model(tmp_path / "model")
+    assert model.discriminator is None
+    assert "discriminator_predictions, the head of an ELECTRA, was left out" in model.notes
 
 
 @pytest.mark.parametrize(
@@ -86,6 +113,11 @@ def test_the_mean_of_models_has_the_mean_of_their_heads(electra: Model):
     other = dataclasses.replace(electra, discriminator=jax.tree.map(lambda x: 3 * x, electra.discriminator))
     mean = average([electra, other])
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, 2 * y, rtol=1e-6), mean.discriminator, electra.discriminator)
+
+
+def test_a_model_with_the_head_and_one_without_are_not_averaged(electra: Model):
+    with pytest.raises(UserError, match="cannot be averaged: parts is discriminator and none"):
+        average([electra, dataclasses.replace(electra, discriminator=None)])
 
 
 def test_a_head_that_is_not_finite_is_never_exported(electra: Model, tmp_path: pathlib.Path):

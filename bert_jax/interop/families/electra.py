@@ -1,7 +1,8 @@
 """ELECTRA (arXiv:2003.10555) as in transformers (`modeling_electra.py`): BERT's encoder with another prefix, and a head that
 finds replaced tokens.
 
-The encoder is read as a BERT, and the head is not read. A pretraining run exports both (`Model.discriminator`)."""
+The encoder is read as a BERT, and the head as `Model.discriminator`. A model with this head and no others is written as an
+ELECTRA."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ import dataclasses
 from collections.abc import Mapping
 
 import numpy as np
-from flax.traverse_util import flatten_dict
+from flax.traverse_util import flatten_dict, unflatten_dict
 from jaxtyping import PyTree
 
 from bert_jax.errors import UserError
@@ -20,7 +21,8 @@ from bert_jax.model.config import ModelConfig
 DISCRIMINATOR = "discriminator"
 """The part with the parameters of the head (`objectives.model.Model.discriminator`)."""
 CLASS = "ElectraForPreTraining"
-_HEAD = "discriminator_predictions."
+HEAD = "discriminator_predictions."
+"""The prefix of the tensors of the head."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,7 +55,6 @@ ELECTRA = dataclasses.replace(
     keys=(*BERT.keys, EmbeddingSize()),
     classes={"ElectraModel": (), CLASS: ()},
     causal="",
-    unread=_HEAD,
 )
 
 
@@ -75,5 +76,18 @@ def electra_tensors(
     if found := {path: np.shape(x) for path, x in flat.items() if head.get(path) != np.shape(x)} or flat.keys() ^ head.keys():
         raise ValueError(f"the discriminator does not fit the model configuration: {found}")
     encoder = {ELECTRA.prefix + name.removeprefix(BERT.prefix): x for name, x in tensors.items()}
-    theirs = {_HEAD + path.replace("/kernel", "/weight").replace("/", "."): x for path, x in flat.items()}
-    return encoder | {name: np.ascontiguousarray(np.asarray(x, np.float32).T) for name, x in theirs.items()}
+    return encoder | {_their_name(path): np.ascontiguousarray(np.asarray(x, np.float32).T) for path, x in flat.items()}
+
+
+def read_discriminator(tensors: Mapping[str, np.ndarray], config: ModelConfig) -> PyTree[np.ndarray] | None:
+    """Returns the parameters of the head from its tensors. Returns None if a tensor is missing or has another shape than in
+    `discriminator_shapes`."""
+    head = {path.removeprefix(f"{DISCRIMINATOR}/"): shape for path, shape in discriminator_shapes(config).items()}
+    names = {_their_name(path): path for path in head}
+    if {name: np.shape(x)[::-1] for name, x in tensors.items()} != {name: head[path] for name, path in names.items()}:
+        return None
+    return unflatten_dict({names[name]: np.asarray(x, np.float32).T for name, x in tensors.items()}, sep="/")
+
+
+def _their_name(path: str) -> str:
+    return HEAD + path.replace("/kernel", "/weight").replace("/", ".")

@@ -309,8 +309,6 @@ class Family:
     """(the name of the decoder's bias, the name from which transformers reads the bias if the decoder is not tied)."""
     renamed: Mapping[str, str] = dataclasses.field(default_factory=dict)
     """Old ending of a tensor name -> the current ending."""
-    unread: str = ""
-    """The prefix of the tensors of a head that is not read, including its dot."""
     omitted: tuple[str, ...] = ()
     """Biases that some files leave out. A missing bias is read as zeros."""
     buffers: Mapping[str, tuple[str, Callable[[int, ModelConfig], np.ndarray]]] = dataclasses.field(default_factory=dict)
