@@ -28,6 +28,7 @@ LAYER_TYPES = ("full", "sliding")
 MLM_HEADS = ("bert", "decoder")
 CLASSIFIER_POOLINGS = ("pooler", "cls", "mean", "late")
 INITIALIZERS = ("bert", "modernbert", "normal", "uniform")
+NO_MESH = "since the kernels need a mesh, and none is set"
 
 MOST_WIDE = 2**16
 """The largest accepted width. It is several times the width of any published model, and sizes in bytes still fit in 64 bits."""
@@ -75,6 +76,10 @@ class AttentionKernel(Protocol):
         tokens as queries and the plain path is faster. Raises UserError if the model requires the kernel and the kernel does
         not support it."""
 
+    def why_plain(self, model: ModelConfig, length: int, masks: bool = False) -> str:
+        """Returns the reason, as a clause, if the kernel does not compute the attention of every token in rows of `length`
+        tokens, otherwise "". Raises the error of `computes`."""
+
     def rotates(self, model: ModelConfig) -> bool:
         """Returns whether the kernel rotates the queries and keys of `model` by given angles."""
 
@@ -120,6 +125,14 @@ class Target:
     """The fused attention kernel. None: attention uses plain XLA operations."""
     residual_norm: ResidualNormKernel | None = None
     """The fused kernel of LayerNorm(x + dropout(y)). None: plain XLA operations are used."""
+
+    # the fields below are for log lines, and do not affect tracing
+    kind: str = dataclasses.field(default="", compare=False)
+    """The kind of the devices, e.g. "TPU v5 lite"."""
+    no_attention: str = dataclasses.field(default=NO_MESH, compare=False)
+    """The reason, as a clause, why `attention` is None."""
+    no_residual_norm: str = dataclasses.field(default=NO_MESH, compare=False)
+    """The reason, as a clause, why `residual_norm` is None."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -8,8 +8,6 @@ import pathlib
 from collections.abc import Mapping
 from typing import Any
 
-from jax.sharding import Mesh
-
 from bert_jax.configs.pretraining import PretrainingExperiment
 from bert_jax.data.batches import BatchSource
 from bert_jax.interface.words import counted
@@ -48,7 +46,7 @@ class PretrainingLog(RunLog):
         self._phase = 0
         self.scores: dict[str, float] = {}
         """The held-out scores of the last evaluation."""
-        _log_start(experiment, program.mesh, splits, step, run.rejected_kernels)
+        _log_start(experiment, program, splits, step, run.rejected_kernels)
         self._curve, note = (
             find_curve(config, experiment, splits.train.num_tokens, self._fingerprint) if config else (None, "")
         )
@@ -137,10 +135,10 @@ class PretrainingLog(RunLog):
 
 
 def _log_start(
-    experiment: PretrainingExperiment, mesh: Mesh, splits: Splits, step: int, rejected: Mapping[str, str]
+    experiment: PretrainingExperiment, program: Program, splits: Splits, step: int, rejected: Mapping[str, str]
 ) -> None:
     """Logs lines about the model, the corpus, the devices, and the step at which the run starts."""
-    m, devices = experiment.model, mesh.devices.flat
+    m, mesh = program.objective.model.config, program.mesh
     log.info(
         "model: %s, vocabulary %s: %s, %s",
         m.in_words,
@@ -159,10 +157,10 @@ def _log_start(
     log.info(
         "devices: %d x %s, mesh %s",
         mesh.size,
-        devices[0].device_kind,
+        mesh.devices.flat[0].device_kind,
         " x ".join(f"{axis} {size}" for axis, size in mesh.shape.items()),
     )
     if m.has_attention and not m.translates:
-        log.info(in_words(m, [phase.length for phase in experiment.phases], mesh, rejected))
+        log.info(in_words(m, [phase.length for phase in experiment.phases], rejected))
     begin = f"starting from the weights of {experiment.init_from}" if experiment.init_from else "starting from random weights"
     log.info("resuming from step %s", f"{step:,}") if step else log.info("%s (step 0)", begin)

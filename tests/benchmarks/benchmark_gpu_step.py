@@ -264,7 +264,7 @@ def ours(setting: Setting, options: argparse.Namespace, overrides: Sequence[str]
         "matmul": matmul,
         "peak_bytes": (device.memory_stats() or {}).get("peak_bytes_in_use") or process_bytes(),
         "program_bytes": used_bytes(step.memory_analysis()),
-        "attention": in_words(experiment.model, [setting.length], mesh),
+        "attention": in_words(program.objective.model.config, [setting.length]),
         "device": device.device_kind,
         "versions": {"jax": jax.__version__},
     }

@@ -21,7 +21,8 @@ import pytest
 from bert_jax.data.corpus.store import open_splits
 from bert_jax.errors import UserError
 from bert_jax.interop.huggingface import import_model
-from bert_jax.model.kernels.dispatch import choose_attention
+from bert_jax.model.kernels import on_one_device
+from bert_jax.model.kernels.dispatch import resolve
 from bert_jax.pretraining.replay import Batches, load_experiment
 from tests.documented import python_file
 from tests.end_to_end import forked, tiny_study
@@ -367,8 +368,7 @@ def test_the_model_loads_only_with_this_package_and_the_same_file(folder: pathli
     reason = (
         f"since model.positions={folder}/alibi.py:Alibi changes the scores, which the fused attention kernels keep on the chip"
     )
-    choice = choose_attention(model.config, jax.local_devices()[0], 32)
-    assert choice.why == reason
+    assert resolve(model.config, jax.local_devices()[0], 1, on_one_device).target.no_attention == reason
     changed = shutil.copytree(exported, whole[1] / "changed")
     fields["bert_jax"]["positions_file"]["sha256"] = "0" * 64
     (changed / "config.json").write_text(json.dumps(fields))

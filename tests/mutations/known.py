@@ -927,12 +927,6 @@ EQUIVALENT: list[Equivalent] = [
     ),
     Equivalent(
         "bert_jax/model/kernels/dispatch.py",
-        "if choose_attention(config, chip, 1).fused:",
-        "if choose_attention(config, chip, 2).fused:",
-        "the model checks the length of its rows later",
-    ),
-    Equivalent(
-        "bert_jax/model/kernels/dispatch.py",
         "plan = TpuPlan(rows, padded_length(length), groups=1, head_width=head_width, rate=0.5, radius=None, interpret=False)",
         "plan = TpuPlan(rows, padded_length(length), groups=1, head_width=head_width, rate=1.0, radius=None, interpret=False)",
         "the memory does not depend on the rate",

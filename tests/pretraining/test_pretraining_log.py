@@ -29,6 +29,7 @@ from bert_jax.runtime.interruptions import Preemption, Watchdog
 from bert_jax.runtime.launch import Run
 from bert_jax.runtime.workdir import METRICS, read_metrics
 from bert_jax.sharding.config import MeshConfig
+from bert_jax.sharding.kernels import resolve
 from bert_jax.sharding.mesh import make_mesh
 from bert_jax.training.log import SKIPPED_BATCHES, Throughput
 from tests.data.corpora import corpus_of, random_documents
@@ -76,8 +77,9 @@ def log_of(
     workdir.mkdir(exist_ok=True)
     taught = {"teacher": "models/teacher"} if teacher else {}
     experiment = PretrainingExperiment.from_dict({"model": SIZES, "phases": PHASES, **taught, **values})
-    program = program_for(experiment.trained_objective, optax.sgd(1.0))
-    mesh = make_mesh(MeshConfig(), jax.devices()[:devices])
+    mesh, objective = make_mesh(MeshConfig(), jax.devices()[:devices]), experiment.trained_objective
+    on_mesh = dataclasses.replace(objective.model, config=resolve(experiment.model, mesh))
+    program = program_for(objective.for_model(on_mesh), optax.sgd(1.0))
     program = dataclasses.replace(program, mesh=mesh, teacher=Teacher(teacher, {}) if teacher else None)
     watched = {"preemption": Preemption(), "watchdog": Watchdog(workdir), "figure_formats": FORMATS}
     run = Run(**{"workdir": workdir, "is_first": True, **watched, **(of_run or {})})

@@ -3,7 +3,8 @@
 The choice depends on `Execution.attention`, on `Execution.residual_norm`, and on the kind of device that a program is compiled
 for. The device need not be attached. When a run starts, the run changes "auto" to "plain" for each kernel that disagrees with
 the plain path on that kind of chip (`self_test.compare_kernels_once`, `Execution.without_kernels`). Then `resolve` stores the
-choice in `config.Target`, where the model reads it. `sharding.kernels.resolve` calls it with the mesh.
+choice in `config.Target`, with the reason for each operation that has no kernel. The model and the log read it there; only the
+length of the rows is checked later, when it is known. `sharding.kernels.resolve` calls `resolve` with the mesh.
 
     operation        plain                                  fused                            kernels
     attention        model/attention.py                     fused_attention.py               attention_tpu.py, attention_gpu.py
@@ -20,14 +21,14 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import AbstractDevice, Mesh
+from jax.sharding import AbstractDevice
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
 from bert_jax.errors import UserError
 from bert_jax.hardware import vector_memory
 from bert_jax.interface.words import counted
-from bert_jax.model.config import ModelConfig, Resolved, Target
+from bert_jax.model.config import NO_MESH, ModelConfig, Resolved, Target
 from bert_jax.model.kernels import Spread
 from bert_jax.model.layers import Dropout, NormParameters
 from bert_jax.model.positions import Angles, Rotary, acts_on, positions_class
@@ -56,21 +57,6 @@ NO_VISIBLE = "the fused attention kernels do not support the mask Tokens.visible
 
 
 @dataclasses.dataclass(frozen=True)
-class Choice:
-    """The chosen implementation of one operation, with the reason."""
-
-    platform: str | None
-    """The platform of the chosen kernel ("tpu" or "gpu"). None: the plain implementation is chosen."""
-    why: str
-    """The reason for the plain implementation, as a clause. "" if a kernel is chosen."""
-
-    @property
-    def fused(self) -> bool:
-        """Whether a kernel was chosen."""
-        return self.platform is not None
-
-
-@dataclasses.dataclass(frozen=True)
 class _Attention:
     """The attention kernel that a model calls. It implements `AttentionKernel`."""
 
@@ -83,11 +69,16 @@ class _Attention:
         model, if rows of `length` tokens do not fit on the chip, or if `Tokens.visible` `masks` columns. It also returns False
         if the layer `selects` only some tokens as queries and the plain path is faster. Raises UserError if the model requires
         the kernel and the kernel does not support the model, its rows or the mask."""
+        return not self.why_plain(model, length, masks) and (
+            not selects or (self.platform == "tpu" and length >= SELECTED_FROM)
+        )
+
+    def why_plain(self, model: ModelConfig, length: int, masks: bool = False) -> str:
+        """Returns the reason, as a clause, if the kernel does not compute the attention of every token in rows of `length`
+        tokens, otherwise "". Raises the error of `computes`."""
         reason = _unsupported_function(model) or (NO_VISIBLE if masks else None)
-        reason = reason or _unsupported_rows(self.platform, self.kind, length, model.head_width, model.dtype)
-        if reason and model.attention == "fused":
-            raise _refusal("attention", reason)
-        return reason is None and (not selects or (self.platform == "tpu" and length >= SELECTED_FROM))
+        reason = reason or unsupported_rows(self.platform, self.kind, length, model.head_width, model.dtype)
+        return _why_plain("attention", model, reason)
 
     def rotates(self, model: ModelConfig) -> bool:
         """Returns whether the kernel rotates the queries and keys of `model` if it is called with the angles."""
@@ -127,9 +118,7 @@ class _ResidualNorm:
         from bert_jax.model.kernels.residual_norm import unsupported_width
 
         reason = _unsupported_norm(model) or unsupported_width(model.hidden_size, model.dtype)
-        if reason and model.residual_norm == "fused":
-            raise _refusal("residual_norm", reason)
-        return reason is None
+        return not _why_plain("residual_norm", model, reason)
 
     def __call__(
         self, x: Float[Array, "B L D"], y: Float[Array, "B L D"], norm: NormParameters, dropout: Dropout
@@ -153,33 +142,50 @@ def resolve(config: ModelConfig, chip: Chip, devices: int = 1, spread: Spread | 
     The model later checks, from static shapes, whether a kernel supports the length and width of the rows. One program may
     therefore use both implementations. Raises UserError if `config` requires a kernel that cannot run.
     """
-    attention, norm = None, None
+    attention, norm, reasons = None, None, (NO_MESH, NO_MESH)
     if spread is None:
         for operation in ("attention", "residual_norm"):
             if getattr(config, operation) == "fused":
                 raise _refusal(operation, "it needs a mesh, and none is set")
     elif config.has_attention:
-        platform, kind = chip.platform, chip.device_kind
-        if choose_attention(config, chip, 1).fused:
-            attention = _Attention(platform, kind, spread)
-        if choose_residual_norm(config, chip).fused:
-            norm = _ResidualNorm(spread)
-    target = Target(chip.platform, chip.platform == "cpu" and devices == 1, attention, norm)
+        no_attention = _why_plain("attention", config, _no_attention(config, chip))
+        no_norm = _why_plain("residual_norm", config, _no_residual_norm(config, chip))
+        attention = None if no_attention else _Attention(chip.platform, chip.device_kind, spread)
+        norm = None if no_norm else _ResidualNorm(spread)
+        reasons = (no_attention, no_norm)
+    one_cpu = chip.platform == "cpu" and devices == 1
+    target = Target(chip.platform, one_cpu, attention, norm, chip.device_kind, *reasons)
     fields = {field.name: getattr(config, field.name) for field in dataclasses.fields(ModelConfig)}
     return Resolved(**fields, target=target)
 
 
-def choose_attention(config: ModelConfig, chip: Chip, length: int) -> Choice:
-    """Chooses the implementation of attention according to `config.attention`, for rows of `length` tokens in which every token
-    is a query.
-
-    Raises UserError if `config.attention` is "fused" and no kernel can run.
-    """
+def _no_attention(config: ModelConfig, chip: Chip) -> str | None:
+    """Returns the reason, as a clause, if the attention of `config` has no kernel on `chip`, or if `config` does not require
+    the kernel and the kernel is slower. Otherwise returns None."""
     reason = _unsupported_function(config)
-    reason = reason or no_attention_kernel(chip.platform, chip.device_kind, length, config.head_width, config.dtype)
+    reason = reason or no_attention_kernel(chip.platform, chip.device_kind, config.head_width, config.dtype)
     if reason is None and config.attention == "auto" and chip.platform == "gpu" and config.dtype == "float32":
-        reason = "fused attention on a GPU supports bfloat16 only; in float32 it takes 3.7 times as long as the plain path (H200)"
-    return _choose("attention", config.attention, chip, reason)
+        return "fused attention on a GPU supports bfloat16 only; in float32 it takes 3.7 times as long as the plain path (H200)"
+    return reason
+
+
+def _no_residual_norm(config: ModelConfig, chip: Chip) -> str | None:
+    """Returns the reason, as a clause, if LayerNorm(x + dropout(y)) of `config` has no kernel on `chip`. Otherwise returns
+    None."""
+    return _unsupported_norm(config) or no_residual_norm_kernel(chip.platform, config.hidden_size, config.dtype)
+
+
+def _why_plain(operation: str, config: ModelConfig, reason: str | None) -> str:
+    """Returns why `operation` is computed by plain operations, as a clause, or "" if it is computed by the kernel. `reason`
+    explains why the kernel cannot be used. It is None if the kernel can be used.
+
+    Raises UserError if `config` requires the kernel and it cannot be used."""
+    asked = getattr(config, operation)
+    if asked == "plain":
+        return f"as set by model.{operation}=plain"
+    if reason and asked == "fused":
+        raise _refusal(operation, reason)
+    return f"since {reason}" if reason else ""
 
 
 def require_possible(config: ModelConfig) -> None:
@@ -210,62 +216,46 @@ def _unsupported_norm(config: ModelConfig) -> str | None:
     return None
 
 
-def choose_residual_norm(config: ModelConfig, chip: Chip) -> Choice:
-    """Chooses the implementation of LayerNorm(x + dropout(y)) according to `config.residual_norm`.
-
-    Raises UserError if `config.residual_norm` is "fused" and no kernel can run.
-    """
-    reason = _unsupported_norm(config) or no_residual_norm_kernel(chip.platform, config.hidden_size, config.dtype)
-    return _choose("residual_norm", config.residual_norm, chip, reason)
-
-
-def _choose(key: str, asked: str, chip: Chip, reason: str | None) -> Choice:
-    """Returns the choice for `asked`, the value of model.`key`. `reason` explains why the kernel cannot run on `chip`. It is
-    None if the kernel can run."""
-    if asked == "plain":
-        return Choice(None, f"as set by model.{key}=plain")
-    if reason and asked == "fused":
-        raise _refusal(key, reason)
-    return Choice(chip.platform, "") if reason is None else Choice(None, f"since {reason}")
-
-
 def _refusal(key: str, reason: str) -> UserError:
     return UserError(f"model.{key}='fused' is not available: {reason}; set model.{key} to 'plain' or 'auto'")
 
 
-def in_words(config: ModelConfig, lengths: Sequence[int], mesh: Mesh, rejected: Mapping[str, str] = MappingProxyType({})) -> str:
-    """Returns a log line with the implementations of attention and of the residual norm on `mesh`, and the reasons for them.
-    Attention is reported for rows of these `lengths`. `rejected` maps a kernel to the reason why it was changed from "auto" to
-    "plain" in `config`.
+def why_plain_attention(config: ModelConfig, length: int) -> str:
+    """Returns why attention is computed by plain operations in rows of `length` tokens, as a clause, or "" if it is computed by
+    the kernel. `config` is resolved. Raises UserError if it requires the kernel and the kernel does not support the rows."""
+    kernel = config.target.attention
+    return config.target.no_attention if kernel is None else kernel.why_plain(config, length)
 
-    Raises the errors of `choose_attention` and `choose_residual_norm`.
+
+def in_words(config: ModelConfig, lengths: Sequence[int], rejected: Mapping[str, str] = MappingProxyType({})) -> str:
+    """Returns a log line with the implementations of attention and of the residual norm in the resolved `config`, and the
+    reasons for them. Attention is reported for rows of these `lengths`. `rejected` maps a kernel to the reason why it was
+    changed from "auto" to "plain" in `config`.
+
+    Raises the errors of `why_plain_attention`.
     """
-    chip = mesh.devices.flat[0]
-    asked, kind = f"model.attention={config.attention}", chip.device_kind
-    choices = {length: choose_attention(config, chip, length) for length in sorted(set(lengths))}
-    norm = choose_residual_norm(config, chip)
-    if reason := rejected.get("attention"):
-        choices = {length: Choice(None, f"since {reason}") for length in choices}
-    if reason := rejected.get("residual_norm"):
-        norm = Choice(None, f"since {reason}")
-    plain = sorted({choice.why for choice in choices.values() if not choice.fused})
-    where = " and ".join(f"{length:,}" for length, choice in choices.items() if choice.fused)
-    fused = f"fused, scores stay on the chip ({asked}, {kind}, length {where})"
-    parts = [fused] * bool(where) + [f"plain, {why}" for why in plain]
-    of_norm = f"fused (model.residual_norm={config.residual_norm}, {kind})" if norm.fused else f"plain, {norm.why}"
+    target, since = config.target, {operation: f"since {reason}" for operation, reason in rejected.items()}
+    found = {length: since.get("attention") or why_plain_attention(config, length) for length in sorted(set(lengths))}
+    where = " and ".join(f"{length:,}" for length, why in found.items() if not why)
+    fused = f"fused, scores stay on the chip (model.attention={config.attention}, {target.kind}, length {where})"
+    parts = [fused] * bool(where) + [f"plain, {why}" for why in sorted({*found.values()} - {""})]
+    why = since.get("residual_norm") or ("" if target.residual_norm else target.no_residual_norm)
+    of_norm = f"plain, {why}" if why else f"fused (model.residual_norm={config.residual_norm}, {target.kind})"
     return f"attention: {'; '.join(parts)}; residual norm: {of_norm}"
 
 
-def no_attention_kernel(platform: str, kind: str, length: int, head_width: int, dtype: DTypeLike) -> str | None:
-    """Returns the reason, as a clause, if no kernel supports attention on a device of this platform and kind. Otherwise returns
-    None."""
+def no_attention_kernel(platform: str, kind: str, head_width: int, dtype: DTypeLike) -> str | None:
+    """Returns the reason, as a clause, if a device of this platform and kind has no attention kernel for heads of this width.
+    Otherwise returns None. The kernel may still not support long rows (`unsupported_rows`)."""
     if platform not in ("tpu", "gpu"):
         return f"fused attention needs a TPU or GPU, and this is a {platform}"
-    reason = _unsupported_rows(platform, kind, length, head_width, dtype)
+    from bert_jax.model.kernels.fused_attention import unsupported_heads
+
+    reason = unsupported_heads(platform, head_width, dtype)
     return _too_old(kind) if reason is None and platform == "gpu" else reason
 
 
-def _unsupported_rows(platform: str, kind: str, length: int, head_width: int, dtype: DTypeLike) -> str | None:
+def unsupported_rows(platform: str, kind: str, length: int, head_width: int, dtype: DTypeLike) -> str | None:
     """Returns the reason, as a clause, if the kernel of the platform ("tpu" or "gpu") does not support these rows. Otherwise
     returns None. This function assumes that the device can run the kernel."""
     from bert_jax.model.kernels.fused_attention import unsupported_heads

@@ -56,8 +56,8 @@ def fused_attention(
     its own mask. `interpret` is for tests. It runs the kernel on any platform, but slowly. An interpreted TPU kernel uses a
     counter hash instead of the generator.
 
-    Raises ValueError if the kernel does not support the width or dtype of the heads. To choose an implementation first, call
-    `dispatch.choose_attention`.
+    Raises ValueError if the kernel does not support the width or dtype of the heads. To choose an implementation first,
+    call `dispatch.resolve`.
     """
     _, key, _ = qkv
     shape = key.shape

@@ -37,8 +37,8 @@ def fused_residual_norm(
     again. Each device of `spread` runs the kernels on its own rows. `interpret` is for tests. It runs the kernels on any
     platform, but slowly.
 
-    Raises ValueError if the width or the dtype is not supported. To choose an implementation first, call
-    `dispatch.choose_residual_norm`.
+    Raises ValueError if the width or the dtype is not supported. To choose an implementation first,
+    call `dispatch.resolve`.
     """
     return _with_sum(False, x, y, norm, dropout, spread, interpret)[1]
 

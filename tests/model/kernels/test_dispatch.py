@@ -14,14 +14,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.ad_checkpoint import print_saved_residuals
-from jax.sharding import AbstractDevice, Mesh
+from jax.sharding import AbstractDevice
 
 from bert_jax.errors import UserError
 from bert_jax.hardware import VMEM
 from bert_jax.model.config import ModelConfig, Resolved, Target, published
 from bert_jax.model.encoder import Block, Encoder
 from bert_jax.model.kernels import SAVED, dispatch
-from bert_jax.model.kernels.dispatch import Choice, choose_attention, choose_residual_norm, in_words, no_attention_kernel
+from bert_jax.model.kernels.dispatch import in_words
 from bert_jax.model.kernels.fused_attention import fused_attention
 from bert_jax.model.pretraining import abstract_parameters
 from bert_jax.model.tokens import Layer
@@ -44,19 +44,35 @@ def chip(platform: str, kind: str) -> AbstractDevice:
 CPU, TPU, GPU = chip("cpu", "cpu"), chip("tpu", "TPU v5 lite"), chip("gpu", "NVIDIA H100 80GB HBM3")
 
 
+def resolved(config: ModelConfig, device: AbstractDevice) -> Resolved:
+    return dispatch.resolve(config, device, 2, over_mesh)
+
+
+def why_plain(config: ModelConfig, device: AbstractDevice, length: int) -> str:
+    """Returns why attention is plain, or "" if it is fused."""
+    return dispatch.why_plain_attention(resolved(config, device), length)
+
+
+def no_attention_kernel(platform: str, kind: str, length: int, head_width: int, dtype: Any) -> str | None:
+    """Returns why no kernel computes rows of this length."""
+    found = dispatch.no_attention_kernel(platform, kind, head_width, dtype)
+    return found or dispatch.unsupported_rows(platform, kind, length, head_width, dtype)
+
+
 @pytest.mark.parametrize("kind", CHIPS)
 def test_published_models_use_the_fused_kernel_on_every_tpu(kind: str):
     assert jax.default_backend() == "cpu"
     for length in (64, 128, 256, 384, 512, 1024, 2048):
-        assert choose_attention(ModelConfig(dtype="bfloat16"), chip("tpu", kind), length).fused
+        assert why_plain(ModelConfig(dtype="bfloat16"), chip("tpu", kind), length) == ""
 
 
 def test_plain_attention_is_chosen_on_a_cpu_without_a_mesh_and_on_request():
     reason = "since fused attention needs a TPU or GPU, and this is a cpu"
-    assert choose_attention(ModelConfig(), CPU, 128) == Choice(None, reason)
-    assert choose_attention(ModelConfig(attention="plain"), TPU, 128) == Choice(None, "as set by model.attention=plain")
+    assert why_plain(ModelConfig(), CPU, 128) == reason
+    assert why_plain(ModelConfig(attention="plain"), TPU, 128) == "as set by model.attention=plain"
     without = dispatch.resolve(ModelConfig(), TPU).target
     assert (without.platform, without.attention, without.residual_norm) == ("tpu", None, None)
+    assert without.no_attention == "since the kernels need a mesh, and none is set"
     with pytest.raises(UserError, match=r"model\.attention='fused' is not available: it needs a mesh, and none is set"):
         dispatch.resolve(ModelConfig(attention="fused"), TPU)
 
@@ -70,10 +86,10 @@ def test_an_unresolved_model_does_not_ignore_its_requested_kernel():
 
 def test_too_long_rows_use_plain_attention_or_are_refused_if_the_kernel_is_requested():
     model = ModelConfig(dtype="bfloat16")
-    target = dispatch.resolve(model, TPU, 2, over_mesh).target
+    target = resolved(model, TPU).target
     assert target.attention is not None
     assert [target.attention.computes(model, length) for length in (512, 16_384)] == [True, False]
-    asked = dispatch.resolve(dataclasses.replace(model, attention="fused"), TPU, 2, over_mesh)
+    asked = resolved(dataclasses.replace(model, attention="fused"), TPU)
     assert asked.target.attention is not None
     with pytest.raises(UserError, match=r"lengths up to 8,192, not 16,384; set model.attention to"):
         asked.target.attention.computes(asked, 16_384)
@@ -81,7 +97,7 @@ def test_too_long_rows_use_plain_attention_or_are_refused_if_the_kernel_is_reque
 
 def test_a_narrower_model_gets_kernels_that_support_it():
     """The generator of an objective, for example, is made from the model of the run."""
-    model = dispatch.resolve(ModelConfig(dtype="bfloat16"), TPU, 2, over_mesh)
+    model = resolved(ModelConfig(dtype="bfloat16"), TPU)
     narrow = dataclasses.replace(model, hidden_size=192, num_heads=3)
     attention, norm = narrow.target.attention, narrow.target.residual_norm
     assert attention is not None
@@ -90,7 +106,7 @@ def test_a_narrower_model_gets_kernels_that_support_it():
 
 
 def test_resolving_twice_gives_equal_models():
-    one, other = (dispatch.resolve(ModelConfig(), TPU, 2, over_mesh) for _ in range(2))
+    one, other = (resolved(ModelConfig(), TPU) for _ in range(2))
     assert one == other
     assert hash(one) == hash(other)
 
@@ -98,7 +114,7 @@ def test_resolving_twice_gives_equal_models():
 def test_requesting_an_unsupported_kernel_is_refused_with_the_reason():
     expected = "model.attention='fused' is not available: .* this is a cpu; set model.attention to 'plain' or 'auto'"
     with pytest.raises(UserError, match=expected):
-        choose_attention(ModelConfig(attention="fused"), CPU, 128)
+        resolved(ModelConfig(attention="fused"), CPU)
     with pytest.raises(UserError, match=r"model\.attention='flash' is not one of auto, fused, plain"):
         ModelConfig(attention="flash")
 
@@ -107,12 +123,12 @@ def test_a_left_to_right_model_uses_plain_attention_and_logs_why():
     causal = ModelConfig(dtype="bfloat16", direction="left_to_right")
     for device in (TPU, GPU):
         reason = "since the fused attention kernels do not support left-to-right masks"
-        assert choose_attention(causal, device, 128) == Choice(None, reason)
+        assert why_plain(causal, device, 128) == reason
         asked = dataclasses.replace(causal, attention="fused")
         expected = "model.attention='fused' is not available: .* not support left-to-right masks; set model.attention"
         with pytest.raises(UserError, match=expected):
-            choose_attention(asked, device, 128)
-        assert choose_attention(dataclasses.replace(asked, direction="both"), device, 128).platform == device.platform
+            resolved(asked, device)
+        assert why_plain(dataclasses.replace(asked, direction="both"), device, 128) == ""
 
 
 @pytest.mark.parametrize(
@@ -135,16 +151,15 @@ def test_a_kernel_that_no_device_has_is_refused_only_if_it_is_required(fields: d
 
 def test_the_widest_window_of_a_kernel_is_2048_tokens_on_each_side():
     config = ModelConfig(dtype="bfloat16", layer_types=("sliding",) * 12, sliding_radius=2_048)
-    assert choose_attention(config, TPU, 512).fused
-    assert "windows of up to 2,048 tokens" in choose_attention(dataclasses.replace(config, sliding_radius=2_049), TPU, 512).why
+    assert why_plain(config, TPU, 512) == ""
+    assert "windows of up to 2,048 tokens" in why_plain(dataclasses.replace(config, sliding_radius=2_049), TPU, 512)
 
 
 def test_auto_uses_the_fused_kernel_in_bfloat16_on_timed_gpus():
-    assert choose_attention(ModelConfig(attention="auto", dtype="bfloat16"), GPU, 512) == Choice("gpu", "")
-    assert choose_attention(ModelConfig(attention="fused", dtype="float32"), GPU, 512) == Choice("gpu", "")
-    automatic = choose_attention(ModelConfig(attention="auto", dtype="float32"), GPU, 512)
-    assert not automatic.fused
-    assert "in float32 it takes 3.7 times as long as the plain path" in automatic.why
+    assert why_plain(ModelConfig(attention="auto", dtype="bfloat16"), GPU, 512) == ""
+    assert why_plain(ModelConfig(attention="fused", dtype="float32"), GPU, 512) == ""
+    automatic = why_plain(ModelConfig(attention="auto", dtype="float32"), GPU, 512)
+    assert "in float32 it takes 3.7 times as long as the plain path" in automatic
 
 
 @pytest.mark.parametrize(
@@ -191,13 +206,12 @@ def test_the_vector_memory_of_a_core_limits_the_rows_on_the_chip(kind: str, mib:
 
 
 def test_the_log_has_one_line_with_the_choice_and_its_reason():
-    mesh = make_mesh(MeshConfig())
     line = "attention: plain, since fused attention needs a TPU or GPU, and this is a cpu"
     norm = "residual norm: plain, since the fused residual norm needs a TPU, and this is a cpu"
-    assert in_words(ModelConfig(), [128, 512], mesh) == f"{line}; {norm}"
+    assert in_words(resolved(ModelConfig(), CPU), [128, 512]) == f"{line}; {norm}"
     asked = "residual norm: plain, as set by model.residual_norm=plain"
-    assert in_words(ModelConfig(residual_norm="plain"), [128, 512], mesh) == f"{line}; {asked}"
-    found = in_words(ModelConfig(dtype="bfloat16"), [512, 128, 16_384], Mesh(np.array([TPU]), ("data",)))
+    assert in_words(resolved(ModelConfig(residual_norm="plain"), CPU), [128, 512]) == f"{line}; {asked}"
+    found = in_words(resolved(ModelConfig(dtype="bfloat16"), TPU), [512, 128, 16_384])
     assert found == (
         "attention: fused, scores stay on the chip (model.attention=auto, TPU v5 lite, length 128 and 512); "
         "plain, since fused attention supports lengths up to 8,192, not 16,384; "
@@ -206,14 +220,18 @@ def test_the_log_has_one_line_with_the_choice_and_its_reason():
 
 
 def test_the_residual_norm_kernel_follows_its_own_key():
+    def why(config: ModelConfig, device: AbstractDevice) -> str:
+        return resolved(config, device).target.no_residual_norm
+
     for asked in ("auto", "fused"):
-        assert choose_residual_norm(ModelConfig(residual_norm=asked), TPU) == Choice("tpu", "")
-    assert choose_residual_norm(ModelConfig(residual_norm="plain"), TPU) == Choice(None, "as set by model.residual_norm=plain")
+        assert resolved(ModelConfig(residual_norm=asked), TPU).target.residual_norm is not None
+        assert why(ModelConfig(residual_norm=asked), TPU) == ""
+    assert why(ModelConfig(residual_norm="plain"), TPU) == "as set by model.residual_norm=plain"
     reason = "the fused residual norm needs a TPU, and this is a cpu"
-    assert choose_residual_norm(ModelConfig(), CPU) == Choice(None, f"since {reason}")
+    assert why(ModelConfig(), CPU) == f"since {reason}"
     expected = f"model.residual_norm='fused' is not available: {reason}; set model.residual_norm to 'plain' or 'auto'"
     with pytest.raises(UserError, match=expected):
-        choose_residual_norm(ModelConfig(residual_norm="fused"), CPU)
+        resolved(ModelConfig(residual_norm="fused"), CPU)
     with pytest.raises(UserError, match=r"model\.residual_norm='fast' is not one of auto, fused, plain"):
         ModelConfig(residual_norm="fast")
 
@@ -221,12 +239,12 @@ def test_the_residual_norm_kernel_follows_its_own_key():
 @pytest.mark.parametrize(("asked", "placement", "kernels"), [("auto", "post", 2), ("auto", "pre", 2), ("plain", "post", 0)])
 def test_a_layer_calls_the_residual_norm_kernel_twice_or_never(asked: str, placement: str, kernels: int):
     config = dataclasses.replace(TINY, hidden_size=128, attention="plain", residual_norm=asked, norm_placement=placement)
-    resolved = dispatch.resolve(config, TPU, 2, over_mesh)
+    on_tpu = resolved(config, TPU)
     x, ids = jnp.zeros((2, 16, 128)), jnp.zeros((2, 16), jnp.int32)
     params = nn.unbox(jax.eval_shape(functools.partial(Block(config).init, jax.random.key(0)), x, tokens_of(ids), None, LAYER))
 
     def layer(params: Any, x: jax.Array, ids: jax.Array) -> Any:
-        return Block(resolved).apply(params, x, tokens_of(ids), jnp.uint32(1), LAYER)
+        return Block(on_tpu).apply(params, x, tokens_of(ids), jnp.uint32(1), LAYER)
 
     program = str(jax.make_jaxpr(layer)(params, x, ids))
     assert program.count("pallas_call") == program.count("interpret=False") == kernels
@@ -328,7 +346,7 @@ def test_a_mask_of_visible_columns_holds_where_a_kernel_or_windows_would_compute
 def test_no_kernel_computes_a_mask_of_visible_columns():
     model = ModelConfig(dtype="bfloat16")
     for device in (TPU, GPU):
-        kernel = dispatch.resolve(model, device, 2, over_mesh).target.attention
+        kernel = resolved(model, device).target.attention
         assert kernel is not None
         assert not kernel.computes(model, 512, masks=True)
         asked = dataclasses.replace(model, attention="fused")
@@ -339,10 +357,10 @@ def test_no_kernel_computes_a_mask_of_visible_columns():
 def test_only_the_tpu_kernel_computes_selected_tokens_and_only_of_long_rows():
     model = ModelConfig(dtype="bfloat16")
     for device, expected in ((TPU, [False, True, True]), (GPU, [False] * 3)):
-        kernel = dispatch.resolve(model, device, 2, over_mesh).target.attention
+        kernel = resolved(model, device).target.attention
         assert kernel is not None
         assert [kernel.computes(model, length, selects=True) for length in (512, 1_024, 8_192)] == expected
-    asked = dispatch.resolve(dataclasses.replace(model, attention="fused"), TPU, 2, over_mesh)
+    asked = resolved(dataclasses.replace(model, attention="fused"), TPU)
     assert asked.target.attention is not None
     assert not asked.target.attention.computes(asked, 512, selects=True), "the plain path is accepted"
 
@@ -350,7 +368,7 @@ def test_only_the_tpu_kernel_computes_selected_tokens_and_only_of_long_rows():
 def test_the_tpu_kernel_rotates_only_by_built_in_positions():
     modern = ModelConfig(**published("modernbert-base") | {"dtype": "bfloat16"})
     for device, expected in ((TPU, True), (GPU, False)):
-        kernel = dispatch.resolve(modern, device, 2, over_mesh).target.attention
+        kernel = resolved(modern, device).target.attention
         assert kernel is not None
         assert kernel.rotates(modern) == expected
         assert not kernel.rotates(ModelConfig(dtype="bfloat16"))

@@ -18,7 +18,7 @@ from jax.sharding import AbstractDevice, PartitionSpec
 
 from bert_jax.model.config import ModelConfig
 from bert_jax.model.kernels import residual_norm_tpu
-from bert_jax.model.kernels.dispatch import choose_residual_norm
+from bert_jax.model.kernels.dispatch import resolve
 from bert_jax.model.kernels.residual_norm import fused_pre_norm, fused_residual_norm, unsupported_width
 from bert_jax.model.kernels.residual_norm_tpu import UNROLL, NormPlan
 from bert_jax.model.layers import Dropout, NormParameters, dropout
@@ -267,5 +267,6 @@ def test_unsupported_kernels_are_refused_with_the_reason(width: int, dtype: str,
 @pytest.mark.parametrize(("platform", "reason"), [("tpu", None), ("cpu", "needs a TPU, and this is a cpu")])
 def test_the_kernel_is_chosen_on_tpus(platform: str, reason: str | None):
     config = ModelConfig(hidden_size=1024, num_heads=16, dtype="bfloat16")
-    found = choose_residual_norm(config, AbstractDevice(device_kind="TPU v5 lite", num_cores=1, platform=platform))
-    assert found.fused if reason is None else reason in found.why
+    chip = AbstractDevice(device_kind="TPU v5 lite", num_cores=1, platform=platform)
+    target = resolve(config, chip, 1, over_mesh).target
+    assert target.residual_norm is not None if reason is None else reason in target.no_residual_norm

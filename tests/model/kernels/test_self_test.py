@@ -14,14 +14,13 @@ import pathlib
 from typing import Any
 
 import jax
-import numpy as np
 import pytest
-from jax.sharding import AbstractDevice, Mesh
+from jax.sharding import AbstractDevice
 
 from bert_jax.files import is_locked, write_json
 from bert_jax.model import kernels
 from bert_jax.model.config import ModelConfig
-from bert_jax.model.kernels import dispatch, self_test
+from bert_jax.model.kernels import dispatch, on_one_device, self_test
 from bert_jax.model.kernels.agreement import Comparison, Figure
 from bert_jax.model.kernels.self_test import compare_kernels_once, verdict, verdict_file, verdicts
 
@@ -56,7 +55,7 @@ def leave(**reasons: str) -> None:
 def in_words(rejected: dict[str, str], **settings: str) -> str:
     """Returns the log line about the implementations of a run that starts with these rejected kernels."""
     config = ModelConfig(**settings).without_kernels(rejected)
-    return dispatch.in_words(config, [128], Mesh(np.array([TPU]), ("data",)), rejected)
+    return dispatch.in_words(dispatch.resolve(config, TPU, 1, on_one_device), [128], rejected)
 
 
 def on_cpu(operation: str = "residual_norm", devices: int = 1, anew: bool = False) -> dict[str, Any]:
