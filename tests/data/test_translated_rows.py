@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
+import pathlib
 
 import numpy as np
 import pytest
@@ -138,3 +140,24 @@ def test_translation_refuses_settings_of_masks_and_pairs():
         UserError, match=r"masking=whole_words does not apply to translation, which has no .* sentence pairs; set masking=tokens"
     ):
         dataclasses.replace(CONFIG, masking="whole_words")
+
+
+def test_text_infilling_replaces_spans_by_a_mask_and_keeps_the_whole_text_for_the_decoder():
+    """The kind of rows is a class in a user's file."""
+    file = pathlib.Path(__file__).parents[2] / "experiments" / "extensions" / "denoising.py"
+    config = dataclasses.replace(CONFIG, length=64, max_predictions=64, targets=f"{file}:Denoised")
+    corpus = corpus_of([[60]] * 200)
+    source, mask = BatchSource(corpus, config, 40, seed=0), corpus.vocabulary.mask_id
+    batch, again, later = source.at(0), source.at(0), source.at(source.rows_per_epoch // 40)
+    stored = {tuple(corpus.tokens[60 * text : 60 * text + 60].tolist()) for text in range(200)}
+    pairs = pairs_of(batch)
+    for short, whole in pairs:
+        assert whole in stored
+        left = iter(whole)
+        assert all(token in left for token in short if token != mask), "the kept tokens are in order"
+        assert (mask, mask) not in itertools.pairwise(short)
+    kept = sum(token != mask for short, _ in pairs for token in short)
+    assert kept / sum(len(whole) for _, whole in pairs) == pytest.approx(0.7, abs=0.05)
+    assert {name: array.tolist() for name, array in batch.items()} == {name: array.tolist() for name, array in again.items()}
+    masked = {whole: short for short, whole in pairs}
+    assert all(masked[whole] != short for short, whole in pairs_of(later) if whole in masked), "each epoch has other masks"
