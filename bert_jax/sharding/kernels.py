@@ -33,9 +33,9 @@ def over_mesh(sizes: Mapping[str, int]) -> Parts:
     The current logical rules split the call along the mesh axes that are not manual yet. A mesh axis is only used if its size
     divides the logical axis. Devices along the other mesh axes repeat the work.
 
-    The mesh is read when the call is traced, not handed in by `resolve`: a `jax.shard_map` inside another one must use the
-    ambient mesh, which alone knows the axes that are manual there (`data_parallel.py`). The ambient mesh is part of the key of
-    every compiled program, so the program still depends on its key alone.
+    The ambient mesh is read when the call is traced. `resolve` cannot pass its mesh instead, because a `jax.shard_map` inside
+    another one (`data_parallel.py`) must use the ambient mesh, in which some axes are manual. JAX traces a program again for
+    another ambient mesh.
     """
     split = automatic_axes()
     if not split:

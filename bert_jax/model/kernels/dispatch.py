@@ -69,9 +69,8 @@ class _Attention:
         model, if rows of `length` tokens do not fit on the chip, or if `Tokens.visible` `masks` columns. It also returns False
         if the layer `selects` only some tokens as queries and the plain path is faster. Raises UserError if the model requires
         the kernel and the kernel does not support the model, its rows or the mask."""
-        return not self.why_plain(model, length, masks) and (
-            not selects or (self.platform == "tpu" and length >= SELECTED_FROM)
-        )
+        is_faster = not selects or (self.platform == "tpu" and length >= SELECTED_FROM)
+        return not self.why_plain(model, length, masks) and is_faster
 
     def why_plain(self, model: ModelConfig, length: int, masks: bool = False) -> str:
         """Returns the reason, as a clause, if the kernel does not compute the attention of every token in rows of `length`
