@@ -20,7 +20,6 @@ from bert_jax.model.kernels.dispatch import in_words
 from bert_jax.objectives.scores import Score
 from bert_jax.runtime.goodput import TimeCategory
 from bert_jax.runtime.workdir import METRICS
-from bert_jax.sharding.kernels import resolve
 from bert_jax.tasks.published import published, score_lines
 from bert_jax.tasks.scores import Baseline
 from bert_jax.tasks.task import Task
@@ -54,8 +53,7 @@ class FinetuningLog(RunLog):
                 f"{counted(job.data.shape.length, 'token')}; an epoch is {counted(job.batches.steps_per_epoch, 'step')}"
             )
         if job.config.has_attention and not job.config.translates:
-            config = resolve(job.config, job.mesh)
-            self.note(in_words(config, [job.data.shape.length], job.run.rejected_kernels))
+            self.note(in_words(job.program.objective.model.config, [job.data.shape.length], job.run.rejected_kernels))
         # The first epoch trains the head. Each further epoch unfreezes one more layer.
         frozen = job.config.num_layers + 2 - training.epochs
         if training.gradual_unfreezing and frozen > 0:

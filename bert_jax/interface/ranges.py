@@ -162,6 +162,11 @@ def markers(hint: Any, kind: type[Marker]) -> list[Marker]:
 
 def marked(settings: type, kind: type[Marker]) -> dict[str, Marker]:
     """Returns name -> marker for the fields of a settings dataclass whose annotation has a marker of this class."""
+    return dict(_marked(settings, kind))
+
+
+@functools.cache  # a model configuration asks at every construction, and a search takes a millisecond
+def _marked(settings: type, kind: type) -> dict[str, Any]:
     found = {name: markers(hint, kind) for name, hint in hints(settings).items()}
     return {name: each[0] for name, each in found.items() if each}
 
