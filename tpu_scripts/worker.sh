@@ -43,17 +43,19 @@ start() {
 }
 
 report() {
-    local last
-    last="$(tail -n 1 "$place/log" 2>/dev/null || true)"
+    local state
     if [[ ! -e "$place/command" ]]; then
         tell "nothing was started"
+        return
     elif ! flock -n "$place/lock" true; then
-        tell "running: $last"
+        state="running"
     elif [[ -e "$place/status" ]]; then
-        tell "ended with exit status $(<"$place/status"): $last"
+        state="ended with exit status $(<"$place/status")"
     else
-        tell "ended without an exit status (was the machine rebooted?): $last"
+        state="ended without an exit status (was the machine rebooted?)"
     fi
+    # The log is read after the state, so the line of a process that ended is its last one.
+    tell "$state: $(tail -n 1 "$place/log" 2>/dev/null || true)"
 }
 
 case "${1:-}" in
