@@ -162,12 +162,13 @@ def markers(hint: Any, kind: type[Marker]) -> list[Marker]:
 
 def marked(settings: type, kind: type[Marker]) -> dict[str, Marker]:
     """Returns name -> marker for the fields of a settings dataclass whose annotation has a marker of this class."""
-    return dict(_marked(settings, kind))
+    key: Any = kind  # mypy takes a class of an unknown type for unhashable
+    return dict(_marked(settings, key))
 
 
 @functools.cache  # a model configuration asks at every construction, and a search takes a millisecond
-def _marked(settings: type, kind: type) -> dict[str, Any]:
-    found = {name: markers(hint, kind) for name, hint in hints(settings).items()}
+def _marked(settings: Any, kind: Any) -> dict[str, Any]:
+    found: dict[str, list[Any]] = {name: markers(hint, kind) for name, hint in hints(settings).items()}
     return {name: each[0] for name, each in found.items() if each}
 
 

@@ -305,8 +305,8 @@ def _differences(a: Model, b: Model) -> list[str]:
         for name in (field.name for field in dataclasses.fields(mine)):
             x, y = (by_content(x, name) if isinstance(x := getattr(one, name), str) else x for one in (mine, other))
             pairs.append((name, x, y))
-    parts = (", ".join([*one.parts, *([DISCRIMINATOR] if one.discriminator else [])]) or "none" for one in (a, b))
-    pairs += [("parts", *parts), ("head", a.head, b.head)]
+    ours, theirs = (", ".join([*one.parts, *([DISCRIMINATOR] if one.discriminator else [])]) or "none" for one in (a, b))
+    pairs += [("parts", ours, theirs), ("head", a.head, b.head)]
     return [f"{name} is {x} and {y}" for name, x, y in pairs if x != y]
 
 

@@ -19,7 +19,7 @@ from bert_jax.objectives.word_prediction import WordPrediction, mean_losses, wor
 class MlmNsp(WordPrediction):
     """The mean MLM loss plus, if rows hold pairs, the mean loss of next sentence prediction."""
 
-    rows: ClassVar[str] = "masked"
+    rows: ClassVar[str | type] = "masked"
     judges_pairs: ClassVar[bool] = True
     trains: ClassVar[Sequence[str] | None] = ("bert",)
     title: ClassVar[str] = "MLM"

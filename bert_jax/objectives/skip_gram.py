@@ -50,7 +50,7 @@ class SkipGram(Objective):
     subsampling: Annotated[float, Interval(ge=0, le=1)] = 1e-3
     """t: a word of frequency f is dropped with probability 1 - sqrt(t / f) - t / f, as in the released code. 0 drops none."""
 
-    rows: ClassVar[str] = "centres"
+    rows: ClassVar[str | type] = "centres"
     trains: ClassVar[Sequence[str] | None] = ("skip_gram",)
     scores: ClassVar[Mapping[str, Score | tuple[str, str] | Formula]] = {
         "skip-gram loss": Score("skip_gram_loss", "skip_gram_targets", unit="(nats per predicted token)"),

@@ -30,7 +30,7 @@ class Translation(Objective):
     """The weight of the smoothing term, which is the mean of -log p over the vocabulary. The paper uses 0.1 (section 5.4). The
     reported held-out loss and perplexity do not include it."""
 
-    rows: ClassVar[str] = "translated"
+    rows: ClassVar[str | type] = "translated"
     trains: ClassVar[Sequence[str] | None] = ("translation",)
     scores: ClassVar[Mapping[str, Score | tuple[str, str] | Formula]] = {
         **word_scores("translation", "translation"),

@@ -54,7 +54,7 @@ def word_scores(title: str, measure: str) -> dict[str, Score | Formula]:
 class WordPrediction(Objective):
     """The cross-entropy of the rows' targets under a softmax over the vocabulary."""
 
-    rows: ClassVar[str] = "next"
+    rows: ClassVar[str | type] = "next"
     title: ClassVar[str]
     """The name of the prediction in log lines, e.g. "MLM". The names of the sums and scores start with `measure`."""
     last_predicted: ClassVar[float] = 1.0
