@@ -141,12 +141,13 @@ class Objective(abc.ABC):
         return self.output_sums(self.outputs(params, batch, seed), batch)
 
     def outputs(self, params: Params, batch: Batch, seed: Seed | None) -> Outputs:
-        """Returns the predictions for a batch by name, such as the logits that `self.model.logits` returns."""
-        raise NotImplementedError
+        """Returns the predictions for a batch by name, such as the logits that `self.model.logits` returns. By default, there
+        are none."""
+        return {}
 
     def output_sums(self, outputs: Outputs, batch: Batch) -> Sums:
-        """Computes the sums from the `outputs`."""
-        raise NotImplementedError
+        """Computes the sums from the `outputs`. By default, there are none."""
+        return {}
 
     def counts(self, batch: Batch) -> Sums:
         """Returns the sums over a batch that do not depend on the parameters, as float32 scalars. By default, they are "masked"
@@ -215,8 +216,12 @@ class Objective(abc.ABC):
     @classmethod
     def missing_methods(cls) -> list[str]:
         """Returns the names of the methods that the class must define but does not."""
-        has_sums = cls.sums is not Objective.sums or cls.output_sums is not Objective.output_sums
-        return sorted({*cls.__abstractmethods__} | (set() if has_sums else {"sums"}))
+        lacking = {name for name in ("outputs", "output_sums") if getattr(cls, name) is getattr(Objective, name)}
+        if cls.sums is not Objective.sums:
+            lacking = set()
+        elif len(lacking) == 2:
+            lacking = {"sums"}
+        return sorted({*cls.__abstractmethods__} | lacking)
 
     def abstract_batch(self, rows: int, length: int = 16, predictions: int = 4) -> Mapping[str, Any]:
         """Returns the abstract arrays of a batch."""
