@@ -556,9 +556,17 @@ def _with_objective(values: JsonObject) -> JsonObject:
 
 def rows_name(objective: str, rows: str | type) -> str:
     """Returns the name of the kind `rows` of an objective in `config.examples.targets`. `objective` is the name in
-    `config.objective`. A user's class is named FILE.py:NAME."""
+    `config.objective`. A user's class is named FILE.py:NAME. Raises UserError if `rows` is neither a name nor a
+    class of rows in a file."""
+    from bert_jax.data.kinds_of_rows import Rows  # a command that reads no pretraining experiment does not need it
+
     if isinstance(rows, str):
         return rows
+    if not (isinstance(rows, type) and issubclass(rows, Rows) and rows.__qualname__.isidentifier()):
+        raise UserError(
+            f"{OBJECTIVE}={objective} has rows={rows!r}; name one of {', '.join(ROWS)}, or a class at the top of your file that "
+            "inherits from bert_jax.data.kinds_of_rows.Rows"
+        )
     place = f"{rows.__module__}:{rows.__qualname__}"
     file = source_file(objective)
     if file and rows.__module__ != file_module(objective, OBJECTIVE).__name__:  # a file that the objective's file imports

@@ -26,7 +26,8 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Float, Int64, Num
 
-from bert_jax.data.config import ExampleConfig
+from bert_jax.data import INPUTS
+from bert_jax.data.config import KIND_KEY, ExampleConfig
 from bert_jax.data.corpus.store import BLOCK_TOKENS, Corpus
 from bert_jax.data.counter_rng import make_key, random_bits, uniform_integers
 from bert_jax.data.example_packing import permutation
@@ -44,10 +45,11 @@ from bert_jax.data.rows import (
     pack_sizes,
 )
 from bert_jax.errors import UserError
+from bert_jax.interface.named import is_in_file
 from bert_jax.interface.words import counted
 
 _CHECKED_DOCUMENTS = 64
-"""The number of documents that `check_rows` and `check_policy` read, so that even a large corpus is checked at once."""
+"""The number of documents that `check_rows` and `check_own_rows` read, so that even a large corpus is checked at once."""
 _PLANS_HELD = 3  # a batch may span two blocks while the plan of the next block is computed
 
 
@@ -150,23 +152,51 @@ def check_rows(corpus: Corpus, config: ExampleConfig) -> None:
         plan_epoch(texts, config, seed=seed, epoch=epoch)
 
 
-def check_policy(corpus: Corpus, config: ExampleConfig) -> None:
-    """If `config.masking` handles one example at a time, like a user's policy, calls it for two rows of the first documents, and
-    again in the reverse order. Raises UserError if the policy cannot be called, if it returns something other than positions of
-    words, or if it chooses different positions when it is called again."""
-    if not takes_one_example(config.masking):
+def check_own_rows(corpus: Corpus, config: ExampleConfig) -> None:
+    """If the kind of rows is a user's own, or if `config.masking` handles one example at a time, like a user's policy, makes two
+    rows of the first documents, and the same rows again in the reverse order. Raises UserError if a function cannot be called,
+    if a policy returns something other than positions of words, if the arrays are not those that the kind declares, or if the
+    rows differ when they are made again."""
+    named = [f"{KIND_KEY}={config.targets}"] * is_in_file(config.targets)
+    named += [f"{MASKING_KEY}={config.masking}"] * takes_one_example(config.masking)
+    if not named:
         return
     part = corpus.part([(0, min(corpus.num_documents, _CHECKED_DOCUMENTS))])
     try:
         plan = plan_epoch(part, config, seed=0, epoch=0)
     except UserError:  # these documents are too short for an example, but others may be longer
         return
-    rows, tables = np.arange(min(plan.num_rows, 2)), corpus_masking_tables(corpus)
-    first, again = assemble_rows(part, plan, rows, tables), assemble_rows(part, plan, rows[::-1], tables)
+    rows, tables = np.append(np.arange(min(plan.num_rows, 2)), -1), corpus_masking_tables(corpus)
+    first = assemble_rows(part, plan, rows, tables)
+    if is_in_file(config.targets):
+        _check_arrays(first, config, len(rows))
+    again = assemble_rows(part, plan, rows[::-1], tables)
     if any(not np.array_equal(array, again[name][::-1]) for name, array in first.items()):
+        if is_in_file(config.targets):
+            raise UserError(
+                f"{' or '.join(named)} makes other rows when the same rows are made again in another order, so a resumed run "
+                "would train on other rows; draw with random_bits from example_keys, and keep nothing between two calls"
+            )
         raise UserError(
-            f"{MASKING_KEY}={config.masking} chooses other positions when it is called again with the same example, so a resumed "
+            f"{named[0]} chooses other positions when it is called again with the same example, so a resumed "
             "run would train on other rows; draw from rng, and keep nothing between two calls"
+        )
+
+
+def _check_arrays(batch: Batch, config: ExampleConfig, rows: int) -> None:
+    """Raises UserError if the arrays of a user's kind of rows are not those that it declares. The last row is empty."""
+    kind, key = config.kind, f"{KIND_KEY}={config.targets}"
+    widths = dict(kind.widths(config.length, config.max_predictions, config.packed_examples))
+    if lacking := [name for name in (*INPUTS, kind.predicted) if name not in widths]:
+        raise UserError(f"{key}: widths lacks {lacking[0]!r}, which every kind of rows needs; add it")
+    wanted = {name: f"int32 {(rows, width)}" for name, width in widths.items()}
+    found = {name: f"{array.dtype} {array.shape}" for name, array in batch.items()}
+    for name in sorted(wanted.keys() | found.keys()):
+        if (here := found.get(name, "nothing")) != (declared := wanted.get(name, "nothing")):
+            raise UserError(f"{key}: assemble returns {here} for {name!r}, but widths declares {declared}; make them equal")
+    if (batch["sequence_ids"][-1] != 0).any() or (batch[kind.predicted][-1] != -1).any():
+        raise UserError(
+            f"{key}: the row with the index -1 is not empty; its 'sequence_ids' must be 0, and its {kind.predicted!r} must be -1"
         )
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from bert_jax.configs.pretraining import PretrainingExperiment
 from bert_jax.data import DECODER
-from bert_jax.data.batches import BatchSource, check_policy, check_rows
+from bert_jax.data.batches import BatchSource, check_own_rows, check_rows
 from bert_jax.data.config import ExampleConfig
 from bert_jax.data.corpus.store import TOKENIZER, UNNAMED, Corpus, CorruptedCorpus, open_splits
 from bert_jax.data.corpus.verification import Verification, Verifications, local_corpus
@@ -87,8 +87,8 @@ class PhaseBatches:
 
 def check_corpus(experiment: PretrainingExperiment, train: Corpus, eval_split: Corpus) -> None:
     """Raises UserError if the corpus and the model have different vocabulary sizes, if examples cannot be built from one of the
-    splits, or if a mask policy in a user's file cannot be used. With `init_from`, the model may have more word embeddings than
-    the corpus has pieces, because `pretraining_start` compares the vocabularies."""
+    splits, or if a kind of rows or a mask policy in a user's file cannot be used. With `init_from`, the model may have more word
+    embeddings than the corpus has pieces, because `pretraining_start` compares the vocabularies."""
     size, asked = train.vocabulary.size, experiment.model.vocab_size
     if size > asked and experiment.init_from:
         raise UserError(
@@ -113,7 +113,7 @@ def check_corpus(experiment: PretrainingExperiment, train: Corpus, eval_split: C
             if (id(split), config) not in checked:
                 checked.add((id(split), config))
                 _require_rows(split, config, f"config.phases.{i}: " if i else "")
-    check_policy(train, experiment.example_config(0))
+    check_own_rows(train, experiment.example_config(0))
 
 
 def _require_rows(corpus: Corpus, config: ExampleConfig, named: str) -> None:
@@ -143,7 +143,7 @@ def open_phase_corpora(experiment: PretrainingExperiment, train: Corpus) -> dict
             )
         _require_rows(corpus, experiment.example_config(i), f"{key}={phase.corpus}: ")
         _require_direction(f"{key}={phase.corpus}", corpus, experiment, train)
-        check_policy(corpus, experiment.example_config(i))
+        check_own_rows(corpus, experiment.example_config(i))
     return found
 
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from bert_jax.data.counter_rng import bernoulli, hash_bits, random_bits
 from bert_jax.data.kinds_of_rows import PairRows
-from bert_jax.data.rows import token_spans
+from bert_jax.data.rows import example_keys, token_spans
 from bert_jax.objectives.scores import unigram_baseline
 from bert_jax.objectives.translation import Translation
 
@@ -31,7 +31,7 @@ class Denoised(PairRows):
         lengths = plan.pairs.a_length[examples].astype(np.int64)
         ids = token_spans(corpus.tokens, plan.pairs.a_start[examples], lengths)
         real = np.arange(ids.shape[1]) < lengths[:, None]
-        first, inside = spans(random_bits(plan.mask_key, examples)[:, None], ids.shape)
+        first, inside = spans(example_keys(plan, examples), ids.shape)
         kept = real & ~inside
         short, counts = np.zeros_like(ids), kept.sum(1)
         short[np.arange(ids.shape[1]) < counts[:, None]] = np.where(first, tables.mask_id, ids)[kept]

@@ -8,7 +8,7 @@ import threading
 import numpy as np
 import pytest
 
-from bert_jax.data.batches import BatchSource, check_policy, corpus_masking_tables
+from bert_jax.data.batches import BatchSource, check_own_rows, corpus_masking_tables
 from bert_jax.data.config import ExampleConfig
 from bert_jax.data.masking import masking_tables
 from bert_jax.data.plan import plan_epoch
@@ -188,4 +188,4 @@ def test_a_mask_policy_that_chooses_otherwise_when_called_again_is_refused(name,
     config = ExampleConfig(length=32, max_predictions=4, masking=f"{tmp_path}/policies.py:{name}")
     refused = pytest.raises(UserError, match=f"policies.py:{name} chooses other positions .*; draw from rng, and keep nothing")
     with contextlib.nullcontext() if is_pure else refused:
-        check_policy(corpus, config)
+        check_own_rows(corpus, config)

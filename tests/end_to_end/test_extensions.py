@@ -89,6 +89,13 @@ class Half(Objective):
     scores = {"my loss": ("mine", "masked")}
 
 
+class NoOutputs(Unknown):
+    sums = Objective.sums
+
+    def output_sums(self, outputs, batch):
+        return {"mine": outputs["mine"].sum()}
+
+
 class NoSeed(Words):
     def sums(self, params, batch):
         return {}
@@ -603,12 +610,54 @@ def test_a_user_encoder_learns_from_one_and_without_attention_not_from_its_maps(
     assert "Fourier has no attention; use a Transformer, or set config.distillation.attention_weight=0" in refused.output
 
 
+# ------------------------------------------------------------------------------------------------------------------ kinds of rows
+@pytest.fixture(scope="module")
+def denoised(experiment: pathlib.Path) -> dict[int, Sequence[Done]]:
+    """Trains the example with its own rows, on one device and on eight. Next to each workdir is that of a run that was killed and
+    resumed. Returns how the uninterrupted runs and, on one device, a replay ended."""
+    folder, ends = experiment.parent, dict[int, Sequence[Done]]()
+    keys = {
+        **{"objective": f"{folder}/denoising.py:Denoising", "phases.0.packed_examples": "3"},
+        **{"model.encoder": "encoder_decoder", "model.decoder_layers": "1", "model.type_vocab_size": "0"},
+        **{"phases.0.steps": "4", "evaluation.every": "4", "checkpoints.every": "2", "checkpoints.keep_at": "[]"},
+    }
+    for devices in (1, 8):
+        workdir = folder / f"denoised-{devices}"
+        lines = [command(experiment, f"{workdir}{end}", *flags_of(keys | ONE_LAYER)) for end in ("-killed", "-resumed", "")]
+        kill = Crash(ASKED, argument=3, once_there=("checkpoints/2",), source=pathlib.Path(f"{workdir}-killed"))
+        kill = dataclasses.replace(kill, target=pathlib.Path(f"{workdir}-resumed"))
+        then = [["pretrain", f"--workdir={workdir}", "--replay=3"]] if devices == 1 else []
+        killed, resumed, *ends[devices] = forked.run(folder, *lines, *then, at=kill, devices=devices)
+        assert killed.status == -signal.SIGKILL, killed.output
+        for done in (resumed, *ends[devices]):
+            assert done.status == 0, done.output
+        assert "resuming from step 2" in resumed.output
+    return ends
+
+
+def test_rows_of_a_user_train_the_same_on_any_devices_resume_bit_for_bit_and_are_replayed(
+    folder: pathlib.Path, denoised: dict[int, Sequence[Done]]
+):
+    for devices, (done, *replayed) in denoised.items():
+        whole = folder / f"denoised-{devices}"
+        assert_resumed_bit_for_bit(whole.with_name(f"{whole.name}-resumed"), whole)
+        assert "held out after step 4: translation accuracy" in done.output
+        found = results(whole)
+        assert "translations" not in found
+        assert found["files"].keys() == {"objective", "examples.targets"}
+        assert json.loads((whole / "config.json").read_text())["examples"]["targets"] == f"{folder}/denoising.py:Denoised"
+        assert all("[MASK]" in other.output for other in replayed)
+    one, eight = ([x["train/loss"] for x in records(folder / f"denoised-{n}") if "train/loss" in x] for n in (1, 8))
+    assert one == pytest.approx(eight, rel=1e-4)
+
+
 # ---------------------------------------------------------------------------------------------------------------- what is refused
 REFUSED = {
     "objective=electra": "config.objective='electra': known: bert, bilm, next_token, skip_gram, translation;",
     "objective=MINE/replaced_tokens.py:Replaced": "has no 'Replaced'; did you mean 'ReplacedTokens'?",
     "objective=MINE/bad.py:function": "is <function function",
     "objective=MINE/bad.py:Half": "bad.py:Half has no loss and no sums; see the class Objective",
+    "objective=MINE/bad.py:NoOutputs": "bad.py:NoOutputs has no outputs; see the class Objective",
     "objective=MINE/bad.py:Electra": "exported='ElectraForPreTraining' needs the parameters discriminator, which the",
     "objective=MINE/bad.py:Words": "exported='BertForMaskedLM' needs the parameters mlm_head, which the objective",
     "objective=MINE/bad.py:Unnamed": "which neither sums nor counts returns; did you mean 'masked'?",

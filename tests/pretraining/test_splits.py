@@ -167,7 +167,7 @@ def test_rows_that_a_later_phase_cannot_make_are_refused_before_the_run(
 def test_a_mask_policy_is_tried_on_the_corpora_of_phases(monkeypatch: pytest.MonkeyPatch):
     tried: list[tuple[Corpus, int]] = []
     monkeypatch.setattr(splits, "open_splits", lambda *_: [CORPUS])
-    monkeypatch.setattr(splits, "check_policy", lambda corpus, config: tried.append((corpus, config.length)))
+    monkeypatch.setattr(splits, "check_own_rows", lambda corpus, config: tried.append((corpus, config.length)))
     phases = [{"steps": 1}, {"steps": 1, "length": 64, "corpus": "b"}]
     open_phase_corpora(of_size(CORPUS.vocabulary.size, phases=phases), CORPUS)
     assert tried == [(CORPUS, 64)]
