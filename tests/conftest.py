@@ -16,6 +16,7 @@ import tempfile
 from collections.abc import Generator, Iterator
 from typing import TYPE_CHECKING, Any
 
+import tests.collecting  # noqa: F401
 from tests.foreign import remove_foreign
 
 remove_foreign(os.environ)  # and HOME is empty
@@ -60,8 +61,6 @@ jax.config.update("jax_disable_most_optimizations", True)  # tiny models in many
 jax.config.update("jax_numpy_rank_promotion", "raise")  # a silent broadcast in a loss or mask is a bug, so all are explicit
 share_contexts()
 keep_programs(least=0.03)  # shorter ones take longer to write and to look for than to compile again
-
-gc.set_threshold(100_000, 20, 100)  # tracing makes many objects and little garbage; the default costs 7 % of the CPU time
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[1]
 CHECKOUT = ("README.md", "bert_jax", "experiments", "tests", "tpu_scripts", "requirements.txt", "setup.py")

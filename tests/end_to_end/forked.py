@@ -13,7 +13,6 @@ import contextlib
 import dataclasses
 import errno
 import functools
-import gc
 import importlib
 import multiprocessing
 import os
@@ -54,7 +53,10 @@ COMMANDS = (
 )
 MODELS = ("bert_jax.interop.", "bert_jax.model.")
 SERVER.set_forkserver_preload(
-    [*(f"bert_jax.{module}" for module in COMMANDS), "tensorboardX", "tests.end_to_end.forked", "tests.end_to_end.traced"]
+    [
+        *("tests.collecting", *(f"bert_jax.{module}" for module in COMMANDS), "tensorboardX"),
+        *("tests.end_to_end.forked", "tests.end_to_end.traced"),
+    ]
 )
 
 
@@ -295,7 +297,6 @@ def _child(
     around: Sequence[Surroundings],
 ) -> None:
     """Runs the commands in the new process. Their output goes to `outputs`, and their statuses to files next to it."""
-    gc.set_threshold(100_000, 20, 100)  # as in tests/conftest.py
     atexit._clear()  # only the parent runs what it has registered
     os.environ.update(environment)
     _keep_what_is_compiled([] if callable(commands[0]) else commands[0])

@@ -8,6 +8,7 @@ CPU time. No backend is started, since forked processes would not have its threa
 from __future__ import annotations
 
 import functools
+import gc
 import pathlib
 import tempfile
 import unittest.mock
@@ -89,3 +90,4 @@ def trace_task() -> None:
 
 trace_steps(tiny_experiment())
 trace_task()
+gc.freeze()  # forked processes do not visit, and so do not copy, what is in memory now
