@@ -445,6 +445,7 @@ def letter(end: Done) -> str:
 def rows() -> dict[str, dict[str, str]]:
     """Returns command -> kind -> letter."""
     found: dict[str, dict[str, str]] = {}
+    row: dict[str, str] = {}
     for line in TABLE.strip().splitlines():
         name, _, ends = line.partition(" | ")
         row = found.setdefault(name.strip(), {}) if name.strip() else row  # a line without a name continues the row
