@@ -21,7 +21,7 @@ from bert_jax.sharding.kernels import resolve
 from bert_jax.sharding.mesh import make_mesh
 from bert_jax.training.steps import Program
 from tests.model.test_encoder_decoder import TINY, pairs
-from tests.random_rows import drawn_parameters, largest_difference
+from tests.random_rows import random_parameters, largest_difference
 from tests.sharding.training import moved, state_with
 
 CONFIG = dataclasses.replace(
@@ -41,7 +41,7 @@ def trained(mesh_config: MeshConfig, devices: int, config: Any) -> tuple[Any, An
     batch = {name: np.tile(np.asarray(x), (4, 1)) for name, x in pairs(CONFIG, (9, 8, 7, 6), (7, 5, 3, 1)).items()}
     ids, real = batch["decoder_input_ids"], batch["decoder_sequence_ids"]
     batch["targets"] = np.where(np.roll(real, -1, 1) * real, np.roll(ids, -1, 1), IGNORED).astype(np.int32)
-    first = state_with(drawn_parameters(config), program)
+    first = state_with(random_parameters(config), program)
     with nn.logical_axis_rules(rules.ACTIVATION_RULES), jax.set_mesh(mesh):
         state = jax.device_put(first, program.shardings)
         arguments = program.arguments(state, to_device(batch, mesh, rules.BATCH), {"seed": np.uint32(4)})
