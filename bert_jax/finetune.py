@@ -39,7 +39,7 @@ from bert_jax.finetuning.best_weights import BestWeights
 from bert_jax.finetuning.data import check_tags, fingerprints, open_unlabelled, read_features
 from bert_jax.finetuning.finetuning_log import FinetuningLog, log_start
 from bert_jax.finetuning.job import Inputs, Job
-from bert_jax.finetuning.program import check_label_loss, check_objective, teacher_on
+from bert_jax.finetuning.program import check_label_loss, check_objective, task_teacher
 from bert_jax.finetuning.start import labelled_start, load_teacher, with_pooling
 from bert_jax.finetuning.sweep import UNSAVED, RunResult, sweep
 from bert_jax.interface.words import counted
@@ -285,9 +285,13 @@ def _start(flags: Flags) -> int:
         data = read_features(task, start, teacher)
         log_start(experiment, task, start.config, data.baselines)
         experiment = dataclasses.replace(experiment, model=experiment.model.without_kernels(run.rejected_kernels))
-        if teacher is not None:
-            teacher = dataclasses.replace(teacher, config=teacher.config.without_kernels(run.rejected_kernels))
-        inputs = Inputs(data, start, functools.cache(functools.partial(teacher_on, teacher=teacher)), unlabelled)
+        inputs = Inputs(data, start, unlabelled=unlabelled)
+        if teacher is not None and teacher.head is not None:
+            from bert_jax.training.teachers import on_mesh  # only runs with a teacher need this module
+
+            of_teacher = teacher.config.without_kernels(run.rejected_kernels)
+            taught = task_teacher(experiment, of_teacher, teacher.head, teacher.params)
+            inputs = dataclasses.replace(inputs, teacher_on=functools.cache(functools.partial(on_mesh, taught)))
         predicted: dict[pathlib.Path, Mapping[str, list[np.ndarray]]] = {}  # predictions of the best run so far
         best_score = -math.inf
 

@@ -18,6 +18,7 @@ from bert_jax.model.pretraining import BertForPreTraining, abstract_parameters, 
 from bert_jax.model.tokens import Tokens
 from bert_jax.objectives import OBJECTIVES
 from bert_jax.objectives.model import Model
+from bert_jax.objectives.objective import Teacher
 from bert_jax.sharding.config import MeshConfig
 from bert_jax.sharding.mesh import make_mesh
 from bert_jax.training.steps import Program, StepSeed, gradients
@@ -32,6 +33,12 @@ def program_for(objective: Any, optimizer: Any, learning_rate: Any = lambda step
     """Returns the program of such an objective on one device, or on another `mesh`."""
     wanted = {"parameters": {}, "clip_norm": 1.0, "mesh": make_mesh(MeshConfig(), jax.devices()[:1])} | further
     return Program(objective=objective, optimizer=optimizer, learning_rate=learning_rate, **wanted)
+
+
+def teacher_of(config: ModelConfig, params: Any, *, next_sentence: bool = False, **settings: Any) -> Teacher:
+    """Returns the teacher of a student in pretraining, with the parameters that a run loads."""
+    objective = objective_for(config, next_sentence, **settings)
+    return Teacher(objective, {part: params[part] for part in objective.model_parameters()})
 
 
 def forward(config: ModelConfig, params: Any, batch: Any, seed: Any, next_sentence: bool = True) -> Any:

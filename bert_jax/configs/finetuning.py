@@ -258,10 +258,15 @@ class FinetuningExperiment:
                 "config.cross_view learns from the model itself, but config.distillation learns from another model; leave "
                 "one of them out"
             )
-        if d.teacher and kind.sums is not Objective.sums:
+        if d.teacher and not (d.soft_weight or d.hidden_weight):
             raise UserError(
-                f"{OBJECTIVE}={self.objective} overrides sums, which is not used with a teacher; override output_sums, or leave "
-                "config.distillation.teacher out"
+                f"config.distillation.teacher={d.teacher} has no effect, because soft_weight and hidden_weight are 0; raise "
+                "one of them, or leave the teacher out"
+            )
+        if d.teacher and d.soft_weight and kind.sums is not Objective.sums:
+            raise UserError(
+                f"{OBJECTIVE}={self.objective} overrides sums, so its predictions are not known; define outputs and output_sums "
+                "instead, or set config.distillation.soft_weight=0 to learn only from the teacher's hidden states"
             )
         if t.freeze_encoder and t.gradual_unfreezing:
             raise UserError("config.training.freeze_encoder and gradual_unfreezing contradict each other; choose one")

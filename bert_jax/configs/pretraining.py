@@ -156,8 +156,8 @@ class PretrainingExperiment:
     init_drop: str = ""
     """Comma-separated names of the parts of `init_from` to drop."""
     teacher: PathText = ""
-    """The teacher, from which the model learns in addition to the text. It is a masked language model with the same vocabulary,
-    given as a directory, workdir, or name on the hub. Empty: no distillation."""
+    """The teacher, from which the model learns in addition to the text. It is a pretrained model with the same vocabulary, which
+    predicts the same words as the objective, given as a directory, workdir, or name on the hub. Empty: no distillation."""
     distillation: PretrainingDistillation = dataclasses.field(default_factory=PretrainingDistillation)
     objective: Annotated[str, NamedIn(("auto", *OBJECTIVES))] = "auto"
     """"bert": masked language modelling, and next sentence prediction if rows hold pairs. "next_token": predicts every token from
@@ -189,10 +189,9 @@ class PretrainingExperiment:
         kind = objective_class(natural_objective(self.model) if self.objective == "auto" else self.objective, "pretrain")
         plain = kind(**self.objective_options)
         if self.teacher:
-            from bert_jax.objectives.distillation import Distillation  # only runs with a teacher need these modules
-            from bert_jax.objectives.mlm_nsp import MlmNsp
+            from bert_jax.objectives.distillation import Distillation  # only runs with a teacher need this module
 
-            plain = Distillation(plain, self.distillation) if isinstance(plain, MlmNsp) else plain
+            plain = Distillation(plain, self.distillation)
         return plain.for_model(Model(self.model, self.next_sentence))
 
     @property
@@ -323,28 +322,27 @@ class PretrainingExperiment:
             if d != PretrainingDistillation():
                 raise UserError("config.distillation has settings but there is no teacher; name one in config.teacher")
             return
-        if not model.cls_reads_text:
-            raise UserError(
-                f"config.teacher={self.teacher} predicts masked words, but a model with direction={model.direction} and "
-                f"encoder={model.encoder} does not; set direction=both and encoder=transformer, or leave the teacher out"
-            )
-        from bert_jax.objectives.distillation import Distillation
-        from bert_jax.objectives.mlm_nsp import MlmNsp
-
-        if not isinstance(self.trained_objective, Distillation):
-            raise UserError(
-                f"config.teacher={self.teacher} predicts masked words, but config.objective={self.objective} does not; leave one "
-                "of them out"
-            )
-        if type(self.trained_objective.plain).sums is not MlmNsp.sums:  # a step with a teacher does not call sums
-            raise UserError(
-                f"config.objective={self.objective} overrides sums, which is not used with a teacher; override output_sums, or "
-                "leave config.teacher out"
-            )
-        if not (d.soft_weight or d.hidden_weight or d.attention_weight):
+        if not (d.soft_weight or d.compares_layers):
             raise UserError(
                 f"config.teacher={self.teacher} has no effect, because soft_weight, hidden_weight and attention_weight of "
                 "config.distillation are 0; raise one of them, or leave config.teacher out"
+            )
+        plain: Objective = self.trained_objective.plain  # type: ignore[attr-defined]
+        if not model.num_layers and (d.compares_layers or not plain.hard_loss):
+            alone = "set hidden_weight and attention_weight of config.distillation to 0"
+            raise UserError(
+                f"config.teacher={self.teacher}: a model with encoder={model.encoder} has no layers to compare with a teacher's; "
+                f"{alone if plain.hard_loss else 'leave config.teacher out'}"
+            )
+        if d.soft_weight and (wrong := plain.no_soft_targets()):
+            raise UserError(
+                f"config.objective={self.objective} {wrong}; set config.distillation.soft_weight=0 and hidden_weight to learn "
+                "only from the teacher's hidden states, or leave config.teacher out"
+            )
+        if d.attention_weight and not model.has_attention:
+            raise UserError(
+                f"config.distillation.attention_weight={d.attention_weight} compares attention maps, but a model with encoder="
+                f"{model.encoder} has none; set attention_weight=0"
             )
         if d.attention_weight and (model.attention == "fused" or model.remat != "none" or model.scan_layers):
             raise UserError(

@@ -56,7 +56,7 @@ class Inputs:
     start: Model
     """The model that is fine-tuned, without the head of the task."""
     teacher_on: Callable[[Mesh], Teacher | None] = lambda mesh: None
-    """Takes a mesh, and returns the teacher with its arrays on it; see `finetuning.program.teacher_on`."""
+    """Takes a mesh, and returns the teacher with its arrays on it; see `training.teachers.on_mesh`."""
     unlabelled: Corpus | None = None
     """The text for cross-view training."""
 

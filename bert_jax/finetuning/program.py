@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import Mesh
+from jaxtyping import PyTree
 
 from bert_jax.configs.finetuning import FinetuningExperiment
 from bert_jax.configs.objectives import OBJECTIVE
@@ -17,13 +18,12 @@ from bert_jax.data.rows import Feature, RowShape
 from bert_jax.errors import UserError
 from bert_jax.interface.named import is_in_file
 from bert_jax.interface.words import counted
-from bert_jax.interop import huggingface
 from bert_jax.model.config import ModelConfig
 from bert_jax.model.heads.head import TaskHead
 from bert_jax.objectives.config import PretrainingDistillation
 from bert_jax.objectives.labels import LabelLoss, Labels
 from bert_jax.objectives.model import Model, unboxed
-from bert_jax.objectives.objective import Objective, Teacher
+from bert_jax.objectives.objective import Teacher
 from bert_jax.sharding.kernels import resolve
 from bert_jax.tasks.task import Task
 from bert_jax.training.config import OptimizerConfig
@@ -31,6 +31,9 @@ from bert_jax.training.layerwise_rates import learning_rate_multipliers
 from bert_jax.training.optimizers import make_optimizer
 from bert_jax.training.schedules import rate_by, require_finite
 from bert_jax.training.steps import Program, Scalars
+
+if TYPE_CHECKING:  # only runs with a teacher need this module
+    from bert_jax.objectives.distillation import TaskDistillation
 
 Array = jax.Array
 
@@ -45,20 +48,20 @@ def finetuning_program(
     teacher: Teacher | None = None,
 ) -> Program:
     """Returns the program that fine-tunes a model of this `config` with a task `head`, for epochs of `steps_per_epoch` steps.
-    The arrays of the `teacher` are on the `mesh` (see `teacher_on`).
+    The arrays of the `teacher` are on the `mesh` (`training.teachers.on_mesh`).
 
     The program is cached. Runs share a program if they differ only in settings that do not affect it, as most runs of a sweep
     do."""
-    training, d = experiment.training, experiment.distillation
+    training, labels = experiment.training, task_objective(experiment, config, head, loss)
     return _program(
-        task_objective(experiment, config, head, loss),
+        labels,
         experiment.optimizer,
         training.schedule,
         training.layer_decay,
         training.crf_multiplier if head.has_crf else 1.0,
         steps_per_epoch if training.gradual_unfreezing else 0,
         mesh,
-        PretrainingDistillation(temperature=d.temperature, soft_weight=d.soft_weight, hidden_weight=d.hidden_weight),
+        task_distillation(experiment, labels) if teacher else None,
         teacher,
     )
 
@@ -86,18 +89,14 @@ def _program(
     crf_multiplier: float,
     unfreeze_every: int,
     mesh: Mesh,
-    distillation: PretrainingDistillation,
+    distillation: TaskDistillation | None,
     teacher: Teacher | None,
 ) -> Program:
     parameters = labels.abstract_parameters()
-    labels = labels.for_model(Model(resolve(labels.config, mesh)))
-    objective: Objective = labels
-    if teacher is not None:
-        from bert_jax.objectives.distillation import TaskDistillation  # only runs with a teacher need this module
-
-        objective = TaskDistillation(labels, distillation).for_model(Model(labels.config))
+    model = Model(resolve(labels.config, mesh))
+    labels = labels.for_model(model)
     return Program(
-        objective=objective,
+        objective=distillation.for_model(model) if distillation else labels,
         parameters=parameters,
         mesh=mesh,
         optimizer=make_optimizer(optimizer, parameters),
@@ -178,13 +177,25 @@ def label_loss(experiment: FinetuningExperiment, task: Task, features: Sequence[
     return LabelLoss(label_smoothing=experiment.training.label_smoothing, class_weights=weights)
 
 
-def teacher_on(mesh: Mesh, teacher: huggingface.Model | None) -> Teacher | None:
-    """Returns the teacher of a task with its kernels for the devices of `mesh`. Every device has all of its arrays. Returns None
-    if there is no teacher."""
-    if teacher is None:
-        return None
-    whole = NamedSharding(mesh, PartitionSpec())
-    return Teacher(resolve(teacher.config, mesh), jax.device_put(teacher.params, whole), head=teacher.head)
+def task_teacher(
+    experiment: FinetuningExperiment, config: ModelConfig, head: TaskHead, params: Mapping[str, PyTree]
+) -> Teacher:
+    """Returns the teacher of a task with this `config`, `head` and these parameters, which may be shapes. Raises UserError if it
+    lacks parameters that the objective of `experiment` reads."""
+    from bert_jax.training.teachers import make_teacher  # only runs with a teacher need this module
+
+    labels = task_objective(experiment, config, head, LabelLoss())
+    settings, named = task_distillation(experiment, labels).distillation, experiment.distillation.teacher
+    return make_teacher(labels, settings, params, f"config.distillation.teacher={named}", f"{OBJECTIVE}={experiment.objective}")
+
+
+def task_distillation(experiment: FinetuningExperiment, labels: Labels) -> TaskDistillation:
+    """Returns the objective `labels` of a student with the terms of `config.distillation`."""
+    from bert_jax.objectives.distillation import TaskDistillation  # only runs with a teacher need this module
+
+    d = experiment.distillation
+    settings = PretrainingDistillation(temperature=d.temperature, soft_weight=d.soft_weight, hidden_weight=d.hidden_weight)
+    return TaskDistillation(labels, settings)
 
 
 def row_flops(program: Program, shape: RowShape) -> float:

@@ -18,7 +18,6 @@ from bert_jax.configs.finetuning import FinetuningExperiment
 from bert_jax.data.tokenizers.tokenizer import load_tokenizer
 from bert_jax.errors import UserError
 from bert_jax.interface.named import by_content
-from bert_jax.interface.words import counted
 from bert_jax.interop.huggingface import (
     Model,
     NewParts,
@@ -37,7 +36,7 @@ from bert_jax.model.heads import INPUTS
 from bert_jax.model.heads.bert_with_head import initial_label_parameters
 from bert_jax.model.heads.head import TaskHead
 from bert_jax.model.pretraining import with_fixed_tables
-from bert_jax.training.warm_start import load_start, same_vocabulary, trained_parts
+from bert_jax.training.warm_start import load_start, trained_parts
 
 log = logging.getLogger(__name__)
 
@@ -180,6 +179,8 @@ def load_teacher(experiment: FinetuningExperiment, student: Model, head: TaskHea
     name = experiment.distillation.teacher
     if not name:
         return None
+    from bert_jax.training.teachers import require_length, require_same_vocabulary
+
     teacher = import_model(name)
     if teacher.head is None or not teacher.head.has_same_outputs(head):
         raise UserError(f"config.distillation.teacher={name} has no head for this task; fine-tune it on the same task first")
@@ -188,17 +189,10 @@ def load_teacher(experiment: FinetuningExperiment, student: Model, head: TaskHea
             f"config.distillation compares the logits of single words, but {'the student' if head.has_crf else name} has a CRF, "
             "which predicts the words of a text jointly; distil heads with crf=none"
         )
-    theirs, own = (model.tokenizer.vocabulary for model in (teacher, student))
-    if not same_vocabulary(theirs, own):
-        raise UserError(
-            f"config.distillation.teacher={name} has a different vocabulary than {experiment.init_from}; use a teacher with the "
-            "same vocabulary"
-        )
-    if teacher.config.max_position < experiment.task.length:
-        raise UserError(
-            f"config.distillation.teacher={name} reads only {counted(teacher.config.max_position, 'token')}, but "
-            f"config.task.length={experiment.task.length}; lower task.length"
-        )
+    named, length = f"config.distillation.teacher={name}", experiment.task.length
+    own, remedy = student.tokenizer.vocabulary, "use a teacher with the same vocabulary"
+    require_same_vocabulary(named, teacher, own, experiment.init_from, remedy)
+    require_length(named, teacher.config, length, f"config.task.length={length}", "lower task.length")
     check_widths(experiment, teacher.config, student.config)
     return teacher
 

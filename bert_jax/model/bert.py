@@ -19,7 +19,7 @@ from bert_jax.model.config import ModelConfig
 from bert_jax.model.embeddings import check_ids
 from bert_jax.model.heads.pretraining_heads import Pooler
 from bert_jax.model.layers import Seed, gather_positions, hash_word
-from bert_jax.model.tokens import Tokens
+from bert_jax.model.tokens import Batch, Tokens
 
 
 class Bert(nn.Module):
@@ -71,6 +71,11 @@ class Bert(nn.Module):
                 )
         last, layers = returned
         return last, layers
+
+    def logits_and_states(self, batch: Batch, dropout_seed: Seed | None = None) -> dict[str, Float[Array, " ..."]]:
+        """Returns the logits of the method `logits` and the "hidden_states" of the encoder, from one encoding."""
+        outputs: dict[str, Array] = self(batch, dropout_seed)
+        return outputs
 
     def encode_queried(self, tokens: Tokens, dropout_seed: Seed | None = None) -> Float[Array, "B Q D"]:
         """Returns the output of the last layer at `tokens.queried` only. This is cheaper than computing it for all tokens (see

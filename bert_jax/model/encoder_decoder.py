@@ -142,7 +142,7 @@ class EncoderDecoder(Bert):
         encoded, hidden_states = self.encode(source, dropout_seed)
         last, states = self.decode(target, encoded, source, dropout_seed)
         return {
-            "logits": self.logits(last), "last": encoded, "hidden_states": hidden_states, "decoder_last": last,
+            "logits": self.word_logits(last), "last": encoded, "hidden_states": hidden_states, "decoder_last": last,
             "decoder_hidden_states": states,
         }  # fmt: skip
 
@@ -157,7 +157,11 @@ class EncoderDecoder(Bert):
         last, layers = self.decoder(x, target, seed, encoded, source)
         return last, jnp.concatenate([x[None], layers])
 
-    def logits(self, hidden: Float[Array, "B L D"]) -> Float[Array, "B L V"]:
+    def logits(self, batch: Batch, dropout_seed: Seed | None = None) -> dict[str, Float[Array, "B L V"]]:
+        """Returns only the "logits", for training."""
+        return {"logits": self(batch, dropout_seed)["logits"]}
+
+    def word_logits(self, hidden: Float[Array, "B L D"]) -> Float[Array, "B L V"]:
         """Returns the logits of the next token, float32, for each of the decoder's outputs `hidden`."""
         return self.lm_head(hidden, self.target_embeddings.word_embeddings.embedding)
 

@@ -138,6 +138,10 @@ class BiLstmForPreTraining(BertForPreTraining):
         forward, backward = (self.softmax(half, self._table()) for half in jnp.split(read, 2, axis=1))
         return {"mlm_logits": forward, "backward_logits": backward}
 
+    def logits_and_states(self, batch: Batch, dropout_seed: Seed | None = None) -> dict[str, Float[Array, " ..."]]:
+        """Returns the `logits` and the "hidden_states". The layers are called twice, and XLA merges the two forward passes."""
+        return self.logits(batch, dropout_seed) | {"hidden_states": self.encode(Tokens.of(batch), dropout_seed)[1]}
+
     def predicting(self, tokens: Tokens, dropout_seed: Seed | None = None) -> Float[Array, "B L D"]:
         """Returns the output of the last layer at every token. In Flair, this output differs from the hidden states, which are
         taken at the ends of words."""

@@ -34,7 +34,7 @@ class Bilm(WordPrediction):
         """Returns the softmax layer, which both directions share."""
         return {"softmax": model.softmax(key)}
 
-    def word_targets(self, batch: Batch) -> Mapping[str, Int[Array, "B M"]]:
+    def targets(self, batch: Batch) -> Mapping[str, Int[Array, "B M"]]:
         """Returns the targets of both directions."""
         return dict(zip(("mlm_logits", "backward_logits"), bilm_targets(batch), strict=True))
 

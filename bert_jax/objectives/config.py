@@ -19,14 +19,16 @@ LossWeight = Annotated[float, Interval(ge=0, le=1e6)]
 class PretrainingDistillation:
     """The settings of distillation in pretraining. `config.teacher` names the teacher.
 
-    The loss is (1 - soft_weight) x MLM + soft_weight x soft targets + NSP (not distilled) + hidden_weight x hidden states +
-    attention_weight x attention maps.
+    The loss is (1 - soft_weight) x hard + soft_weight x soft targets + the rest + hidden_weight x hidden states +
+    attention_weight x attention maps. "Hard" is the objective's own loss of the words, such as the MLM loss
+    (`Objective.hard_loss`). "The rest" is not distilled, such as the NSP loss.
     """
 
     temperature: Annotated[float, Interval(ge=0.01, le=1_000)] = 2.0
     """The divisor of both models' logits in the soft-target loss. The loss is multiplied by temperature**2."""
     soft_weight: Fraction = 0.5
-    """The weight of KL(teacher || student) at the masked tokens. The MLM loss has the weight 1 - soft_weight."""
+    """The weight of KL(teacher || student) at the predicted tokens. The objective's own loss of these tokens, such as the MLM
+    loss, has the weight 1 - soft_weight. If it is 0, the teacher needs no head."""
     hidden_weight: LossWeight = 0.0
     """The weight of the mean squared difference of hidden states, through a learned projection if the widths differ."""
     attention_weight: LossWeight = 0.0
@@ -47,6 +49,11 @@ class PretrainingDistillation:
 
     def __post_init__(self) -> None:
         check_ranges(self, "distillation")
+
+    @property
+    def compares_layers(self) -> bool:
+        """Whether hidden states or attention maps are compared."""
+        return bool(self.hidden_weight or self.attention_weight)
 
     def projects(self, hidden_size: int) -> bool:
         """Returns whether a student of this width has a learned projection."""

@@ -1,48 +1,47 @@
-"""Distillation: another objective with losses against a teacher, for pretraining and for labelled tasks.
+"""Distillation: any other objective with losses against a teacher, for pretraining and for labelled tasks.
 
-The soft targets follow Hinton et al. (arXiv:1503.02531), over the masked tokens as in DistilBERT (arXiv:1910.01108), or over
-the labels. Hidden states are compared as in TinyBERT (arXiv:1909.10351, section 3), through a learned projection if the widths
-differ. Attention maps are compared as distributions, as in MiniLM (arXiv:2002.10957, section 3.1).
+The soft targets follow Hinton et al. (arXiv:1503.02531), over the masked tokens as in DistilBERT (arXiv:1910.01108), over the
+words that another objective predicts, or over the labels. Hidden states are compared as in TinyBERT (arXiv:1909.10351, section
+3), through a learned projection if the widths differ. Attention maps are compared as distributions, as in MiniLM
+(arXiv:2002.10957, section 3.1).
 
 The teacher runs inside the training step, whose argument its parameters are (`training/steps.py`)."""
 
 from __future__ import annotations
 
 import dataclasses
-import functools
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Self
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Int, Key
 
 from bert_jax.errors import UserError
-from bert_jax.model.attention import INTERMEDIATES
-from bert_jax.model.bert import Bert, without_attention
+from bert_jax.interface.named import require_call
 from bert_jax.model.config import ModelConfig
-from bert_jax.model.heads.bert_with_head import BertWithHead
-from bert_jax.model.heads.head import TaskHead
 from bert_jax.model.heads.outputs import kl_divergence
 from bert_jax.model.layers import Seed, named, truncated_normal
-from bert_jax.model.pretraining import BertForPreTraining
 from bert_jax.objectives.config import PretrainingDistillation
 from bert_jax.objectives.flops import TRAINING, forward_flops, model_row_flops, task_row_flops
 from bert_jax.objectives.labels import Labels
 from bert_jax.objectives.losses import IGNORED, Sums
-from bert_jax.objectives.mlm_nsp import MlmNsp
 from bert_jax.objectives.model import Batch, Boxed, Model, Outputs, Params
 from bert_jax.objectives.objective import Objective, Teacher
 from bert_jax.objectives.scores import EvalRows, Formula, Score
 
 if TYPE_CHECKING:
+    from bert_jax.data.corpus.store import Corpus
     from bert_jax.data.rows import RowShape
 
 PROJECTION = "distillation"
 """The subtree of the parameters with the learned projection. It is trained and saved, but not exported."""
 _PROJECTION_STREAM = 0x70726F6A  # an arbitrary number, which selects a separate stream of random numbers
-TERMS = {"soft_loss": "mlm_targets", "hidden_difference": "tokens", "attention_divergence": "tokens"}
-"""Name of a distillation sum -> name of the count by which it is divided."""
+READ = "read_tokens"
+"""The name of the count of tokens that the encoder reads. "tokens" also counts the tokens of a translation."""
+TERMS = {"hidden_difference": READ, "attention_divergence": READ}
+"""Name of a distillation sum -> name of the count by which it is divided. "soft_loss" is divided by the count of `hard_loss`."""
 
 
 def projection_parameters(settings: PretrainingDistillation, hidden_size: int, key: Key[Array, ""]) -> dict[str, Any]:
@@ -60,15 +59,18 @@ def projection_parameters(settings: PretrainingDistillation, hidden_size: int, k
 class Distillation(Objective):
     """A student's objective `plain` with the terms of `PretrainingDistillation` added.
 
-    Adds the sum "soft_loss" over the predicted tokens. Adds the sum "hidden_difference" over all tokens if `hidden_weight` is
-    not 0, and the sum "attention_divergence" over all tokens if `attention_weight` is not 0. The teacher runs without dropout
-    and gets no gradient. Without a teacher, as in an evaluation, this objective equals `plain`."""
+    Adds the sum "soft_loss" over the predictions if `soft_weight` is not 0, and the sums "hidden_difference" and
+    "attention_divergence" over all tokens of the encoder if their weights are not 0. The teacher computes the outputs of `plain`
+    with its own model, without dropout, and gets no gradient. Without a teacher, as in an evaluation, this objective equals
+    `plain`.
 
-    plain: MlmNsp
+    Hidden states and attention maps come from the encoding that makes the predictions, if `plain` makes them with
+    `self.model.logits`. Otherwise both models encode the batch once more. XLA merges the two forward passes where they are the
+    same, but the backward pass of the encoder runs twice."""
+
+    plain: Objective
     distillation: PretrainingDistillation
     teacher: Teacher | None = dataclasses.field(default=None, compare=False)
-
-    temporary: ClassVar[tuple[str, ...]] = (PROJECTION,)
 
     def __post_init__(self) -> None:
         for name in ("rows", "judges_pairs", "needs_random_pairs", "trains", "baselines"):
@@ -78,6 +80,11 @@ class Distillation(Objective):
     def exported(self) -> str | None:  # type: ignore[override]
         """The exported class of `plain`."""
         return self.plain.exported
+
+    @property
+    def temporary(self) -> tuple[str, ...]:  # type: ignore[override]
+        """The projection and the temporary parts of `plain`."""
+        return (*self.plain.temporary, PROJECTION)
 
     def for_model(self, model: Model) -> Self:
         """Returns a copy with this model. The objective `plain` of the copy gets the same model."""
@@ -95,9 +102,11 @@ class Distillation(Objective):
 
     def named_scores(self) -> dict[str, Score | Formula]:
         """Returns the scores of `plain`, the mean distillation terms, and the loss without these terms."""
-        plain = self.plain.named_scores()
+        plain, terms = self.plain.named_scores(), dict(TERMS)
         loss = {"loss": plain.pop("loss")} if "loss" in plain else {}
-        return plain | {name: Score(name, count, shown=False) for name, count in TERMS.items()} | loss
+        if self.plain.hard_loss:
+            terms = {"soft_loss": self.plain.hard_loss[1], **terms}
+        return plain | {name: Score(name, count, shown=False) for name, count in terms.items()} | loss
 
     def defined_scores(self) -> set[str]:
         """Returns the names of all scores of `plain`."""
@@ -108,45 +117,80 @@ class Distillation(Objective):
         plain = self.plain.summarise(sums)
         return super().summarise(sums) | {name: value for name, value in plain.items() if name == "loss"}
 
+    def check(self, key: str) -> None:
+        """Raises UserError if `plain` breaks the contract of an objective, if it uses a name of this class, or if its
+        `hard_loss` names no sum and count."""
+        self.plain.check(key)
+        require_call(self.plain.soft_loss, "outputs, taught, batch, temperature", f"{key}: soft_loss")
+        if PROJECTION in self.plain.abstract_parameters():
+            raise UserError(f"{key}: parameters returns {PROJECTION!r}, which a run with a teacher uses; give it another name")
+        params, batch = self.plain.abstract_parameters(), self.plain.abstract_batch(2)
+        shapes = jax.tree.map(lambda box: box.value, params, is_leaf=lambda x: hasattr(x, "names"))
+        sums = jax.eval_shape(lambda p, b: self.plain.sums(p, b, jnp.uint32(0)), shapes, batch)
+        counts = jax.eval_shape(self.plain.counts, batch)
+        if taken := {READ, "soft_loss", *TERMS} & {*sums, *counts}:
+            raise UserError(f"{key}: {min(taken)!r} is a name that a run with a teacher uses; give it another name")
+        if self.distillation.soft_weight and self.plain.hard_loss:
+            for name, found, what in zip(self.plain.hard_loss, (sums, counts), ("sum", "count"), strict=True):
+                if name not in found:
+                    raise UserError(f"{key}: hard_loss names the {what} {name!r}, which does not exist; choose one of {[*found]}")
+
     def parameters(self, model: Model, key: Key[Array, ""]) -> Boxed:
         """Returns the projection and the parameters of `plain`. The parameters of `plain` have the same values as without a
         teacher."""
         own = jax.random.fold_in(key, _PROJECTION_STREAM)
         return self.plain.parameters(model, key) | projection_parameters(self.distillation, model.hidden_size, own)
 
+    def corpus_parameters(self, corpus: Corpus) -> Mapping[tuple[str, ...], np.ndarray]:
+        """Returns the parameters of `plain` that describe the corpus."""
+        return self.plain.corpus_parameters(corpus)
+
     def counts(self, batch: Batch) -> Sums:
-        """Returns the counts of `plain`."""
-        return self.plain.counts(batch)
+        """Returns the counts of `plain`, and the number of tokens that the encoder reads."""
+        return self.plain.counts(batch) | {READ: (batch["sequence_ids"] != 0).sum().astype(jnp.float32)}
 
     def sums(self, params: Params, batch: Batch, seed: Seed | None) -> Sums:
         """Returns the sums of `plain` and, with a teacher, the distillation sums."""
-        if self.teacher is None:
-            own = {part: tree for part, tree in params.items() if part != PROJECTION}
-            return self.plain.sums(own, batch, seed)
-        ours, theirs = self._outputs(self.teacher, params, batch, seed)
-        found = self.plain.output_sums(ours, batch)
-        with jax.named_scope("distillation"):
-            targets, temperature = batch["masked_targets"], self.distillation.temperature
-            found["soft_loss"] = soft_loss_sum(ours["mlm_logits"], theirs["mlm_logits"], targets, temperature)
-        return {**found, **self._compared(self.teacher, ours, theirs, params, batch)}
-
-    def _outputs(
-        self, teacher: Teacher, params: Params, batch: Batch, seed: Seed | None, head: TaskHead | None = None
-    ) -> tuple[Outputs, Outputs]:
-        """Returns the outputs of the student, which has the task head `head` or none, and of the teacher."""
         own = {part: tree for part, tree in params.items() if part != PROJECTION}
-        settings = self.distillation
-        ours = _outputs(self.model, head, own, batch, seed, settings)
-        theirs = _outputs(Model(teacher.config), teacher.head, teacher.params, batch, None, settings)
-        return ours, jax.lax.stop_gradient(theirs)
+        if self.teacher is None:
+            return self.plain.sums(own, batch, seed)
+        settings, kept = self.distillation, self._compared()
+        student, teacher = (_keeping(objective, kept) for objective in (self.plain, self.teacher.objective))
+        ours: Outputs = {}
+        theirs = teacher.outputs(self.teacher.params, batch, None) if settings.soft_weight else {}
+        if type(student).sums is Objective.sums:
+            ours = student.outputs(own, batch, seed)
+            found = self.distilled_sums(ours, jax.lax.stop_gradient(theirs), batch)
+        else:
+            found = student.sums(own, batch, seed)  # there are no predictions to compare
+        if not kept:
+            return found
+        if any(name not in ours for name in kept):
+            ours = student.model.states(own, batch, seed)
+        if any(name not in theirs for name in kept):
+            theirs = teacher.model.states(self.teacher.params, batch)
+        return {**found, **self._state_sums(self.teacher.config, ours, jax.lax.stop_gradient(theirs), params, batch)}
 
-    def _compared(self, teacher: Teacher, ours: Outputs, theirs: Outputs, params: Params, batch: Batch) -> Sums:
+    def distilled_sums(self, ours: Outputs, theirs: Outputs, batch: Batch) -> Sums:
+        """Computes the sums of `plain` and the soft loss from the outputs of student and teacher."""
+        found, settings = dict(self.plain.output_sums(ours, batch)), self.distillation
+        if settings.soft_weight:
+            with jax.named_scope("distillation"):
+                found["soft_loss"] = self.plain.soft_loss(ours, theirs, batch, settings.temperature)
+        return found
+
+    def _compared(self) -> tuple[str, ...]:
+        """Returns what is compared apart from predictions (`Model.keeps`)."""
+        settings = self.distillation
+        if settings.attention_weight:
+            return ("hidden_states", "attention")
+        return ("hidden_states",) if settings.hidden_weight else ()
+
+    def _state_sums(self, teacher: ModelConfig, ours: Outputs, theirs: Outputs, params: Params, batch: Batch) -> Sums:
         """Returns the sums that compare the hidden states and attention maps of student and teacher."""
         settings, found = self.distillation, dict[str, Float[Array, ""]]()
-        if not settings.hidden_weight and not settings.attention_weight:  # e.g. of a student without layers
-            return found
         with jax.named_scope("distillation"):
-            mapped = _compared_layers(settings, teacher.config.num_layers, self.model.config.num_layers)
+            mapped = _compared_layers(settings, teacher.num_layers, self.model.config.num_layers)
             if settings.hidden_weight:
                 students, teachers = (jnp.array(layers) for layers in zip(*mapped, strict=True))
                 states = ours["hidden_states"][students]
@@ -165,12 +209,13 @@ class Distillation(Objective):
         return found
 
     def loss(self, sums: Sums, counts: Sums) -> Float[Array, ""]:
-        """Returns the loss of `plain`, in which the MLM loss has the weight 1 - soft_weight, plus the weighted means of the
-        distillation terms."""
-        settings, tokens = self.distillation, jnp.maximum(counts["tokens"], 1.0)
-        if "soft_loss" in sums:
-            total = self.plain.loss(sums | {"mlm_loss": (1.0 - settings.soft_weight) * sums["mlm_loss"]}, counts)
-            total += settings.soft_weight * sums["soft_loss"] / jnp.maximum(counts["mlm_targets"], 1.0)
+        """Returns the loss of `plain`, in which the sum of `hard_loss` has the weight 1 - soft_weight, plus the weighted means of
+        the distillation terms."""
+        settings, tokens = self.distillation, jnp.maximum(counts[READ], 1.0)
+        if "soft_loss" in sums and self.plain.hard_loss:
+            hard, count = self.plain.hard_loss
+            total = self.plain.loss(sums | {hard: (1.0 - settings.soft_weight) * sums[hard]}, counts)
+            total += settings.soft_weight * sums["soft_loss"] / jnp.maximum(counts[count], 1.0)
         else:
             total = self.plain.loss(sums, counts)
         if "hidden_difference" in sums:
@@ -178,6 +223,14 @@ class Distillation(Objective):
         if "attention_divergence" in sums:
             total += settings.attention_weight * sums["attention_divergence"] / tokens
         return total
+
+    def refusal(self, length: int) -> str:
+        """Returns why `plain` cannot train on rows of this length, or ""."""
+        return self.plain.refusal(length)
+
+    def predicted(self, batch: Mapping[str, Int[np.ndarray, "B _"]]) -> Int[np.ndarray, "B _"]:
+        """Returns the targets of `plain`."""
+        return self.plain.predicted(batch)
 
     def eval_scores(self, rows: EvalRows) -> Mapping[str, float | Formula]:
         """Returns the evaluation scores of `plain`."""
@@ -197,7 +250,8 @@ class Distillation(Objective):
         if self.teacher is None:
             return own
         theirs = self.teacher.config
-        total = own + forward_flops(model_row_flops(theirs, length, predictions))
+        taught = self.teacher.objective.flops(length, predictions) if d.soft_weight else model_row_flops(theirs, length)
+        total = own + forward_flops(taught)
         if not d.hidden_weight or theirs.hidden_size == width:
             return total
         states = self.model.config.num_layers + 1 if d.layers == "uniform" else 1  # the hidden states that the projection reads
@@ -211,7 +265,7 @@ class TaskDistillation(Distillation):
     Instead of "soft_loss", the loss against the teacher's softened predictions is a part of the sum "loss", in which the loss
     on the labels has the weight 1 - soft_weight."""
 
-    plain: Labels  # type: ignore[assignment]
+    plain: Labels
 
     def named_scores(self) -> dict[str, Score | Formula]:
         """Returns the scores of `plain`, in its order."""
@@ -219,36 +273,45 @@ class TaskDistillation(Distillation):
 
     def sums(self, params: Params, batch: Batch, seed: Seed | None) -> Sums:
         """Returns the sums of `plain` and, with a teacher, the difference from its hidden states."""
-        if self.teacher is None:
-            return self.plain.sums(params, batch, seed)
-        ours, theirs = self._outputs(self.teacher, self.plain.trained(params), batch, seed, self.plain.head)
-        found = self.distilled_sums(ours, theirs, batch)
-        return {**found, **self._compared(self.teacher, ours, theirs, params, batch)}
+        return super().sums(self.plain.trained(params), batch, seed)
 
     def distilled_sums(self, ours: Outputs, theirs: Outputs, batch: Batch) -> Sums:
         """Computes the sums of `plain` from the logits of student and teacher."""
-        sums, settings, head = self.plain.output_sums(ours, batch), self.distillation, self.plain.head
-        with jax.named_scope("distillation"):
-            scores, teacher_scores = (head.answer_scores(x["logits"].astype(jnp.float32), batch) for x in (ours, theirs))
-            soft_loss = self.plain.loss_weights(batch) * head.soft_loss(scores, teacher_scores, settings.temperature)
-            loss = (1.0 - settings.soft_weight) * sums["loss"] + settings.soft_weight * soft_loss.sum()
-        return {**sums, "loss": loss}
+        found, weight = super().distilled_sums(ours, theirs, batch), self.distillation.soft_weight
+        soft_loss = found.pop("soft_loss", jnp.float32(0))
+        return found | {"loss": (1.0 - weight) * found["loss"] + weight * soft_loss}
 
     def task_flops(self, shape: RowShape) -> float:
         """Counts the FLOPs of `plain` and of the teacher's forward pass."""
-        own, teacher = self.plain.task_flops(shape), self.teacher
-        if teacher is None or teacher.head is None:
+        own, taught = self.plain.task_flops(shape), self.teacher and self.teacher.objective
+        if not isinstance(taught, Labels):
             return own
-        return own + forward_flops(task_row_flops(teacher.config, teacher.head, shape))
+        return own + forward_flops(task_row_flops(taught.config, taught.head, shape))
+
+
+def teacher_parameters(objective: Objective, settings: PretrainingDistillation) -> Boxed:
+    """Returns the boxed shapes of the parameters from which a student learns. `objective` is the student's objective, for the
+    teacher's model. If predictions are not compared, only the encoder is needed."""
+    parts = objective.model_parameters()
+    return parts if settings.soft_weight else {part: parts[part] for part in ("embeddings", "encoder")}
+
+
+def _keeping(objective: Objective, kept: tuple[str, ...]) -> Objective:
+    """Returns the objective for a model that keeps `kept`."""
+    return objective.for_model(dataclasses.replace(objective.model, keeps=kept)) if kept else objective
 
 
 def soft_loss_sum(
-    logits: Float[Array, "B M V"], teacher_logits: Float[Array, "B M V"], targets: Int[Array, "B M"], temperature: float
+    outputs: Outputs, taught: Outputs, targets: Mapping[str, Int[Array, " ..."]], temperature: float
 ) -> Float[Array, ""]:
     """Computes KL(teacher || student) of the softened probabilities, float32. The result is multiplied by the square of the
-    temperature and summed over the predicted tokens."""
-    divergence = kl_divergence(teacher_logits.astype(jnp.float32), logits.astype(jnp.float32), temperature)
-    return jnp.where(targets != IGNORED, divergence, 0.0).sum()
+    temperature and summed over the predictions. `targets` has the ids of the targets by name of the logits; no soft targets
+    exist where an id is IGNORED."""
+    total = jnp.float32(0)
+    for name, ids in targets.items():
+        divergence = kl_divergence(taught[name].astype(jnp.float32), outputs[name].astype(jnp.float32), temperature)
+        total += jnp.where(ids != IGNORED, divergence, 0.0).sum()
+    return total
 
 
 def hidden_state_difference(
@@ -281,25 +344,3 @@ def _compared_layers(settings: PretrainingDistillation, teacher: int, student: i
     embeddings."""
     pairs = list(enumerate(teacher_layers(teacher, student)))
     return pairs if settings.layers == "uniform" else pairs[-1:]
-
-
-def _outputs(
-    model: Model, head: TaskHead | None, params: Params, batch: Batch, seed: Seed | None, settings: PretrainingDistillation
-) -> Outputs:
-    """Returns the logits of a model with a task `head` (None: the pretraining heads). If the loss compares them, also returns
-    "hidden_states" [S, B, L, D] and "attention" [N, B, H, L, L]."""
-    network: Callable[[ModelConfig], Bert]
-    if head is None:
-        network = functools.partial(BertForPreTraining, next_sentence=model.pairs)
-    else:
-        network = functools.partial(BertWithHead, head=head)
-    variables = {"params": params}
-    if settings.attention_weight:
-        plain = dataclasses.replace(model.config, attention="plain", remat="none", scan_layers=False)
-        outputs, stored = cast(tuple[Any, Any], network(plain).apply(variables, batch, seed, mutable=[INTERMEDIATES]))
-        # A user's own layers may store no attention maps.
-        if "attention_weights" not in stored.get(INTERMEDIATES, {}).get("encoder", {}):
-            raise UserError(f"{without_attention(model.config)}, or set config.distillation.attention_weight=0")
-        return {**outputs, "attention": jnp.stack(stored[INTERMEDIATES]["encoder"]["attention_weights"])}
-    outputs = network(model.config).apply(variables, batch, seed, method=None if settings.hidden_weight else "logits")
-    return dict(outputs) if isinstance(outputs, Mapping) else {"logits": cast(Array, outputs)}

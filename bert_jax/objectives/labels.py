@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import functools
 from collections.abc import Mapping
 from typing import Any, ClassVar, Self, cast
 
@@ -51,6 +52,7 @@ class Labels(Objective):
 
     command: ClassVar[str] = "finetune"
     filled_in: ClassVar[tuple[str, ...]] = ("config", "head", "loss_settings", "frozen")
+    hard_loss: ClassVar[tuple[str, str] | None] = ("loss", "weight")
     reads_unlabelled: ClassVar[bool] = False
     """Whether steps with labels alternate with steps on the text of `config.cross_view`, which has no labels."""
     scores: ClassVar[Mapping[str, Score | tuple[str, str] | Formula]] = {
@@ -62,10 +64,12 @@ class Labels(Objective):
     _reserved: ClassVar[frozenset[str]] = RESERVED - {"loss"}
     _packed_by: ClassVar[str] = ", which holds several texts"
 
+    _keeps: ClassVar[tuple[str, ...]] = ()
+
     @property
     def model(self) -> Model:  # type: ignore[override]
         """The encoder of the run."""
-        return Model(self.config)
+        return Model(self.config, keeps=self._keeps)
 
     @property
     def temporary(self) -> tuple[str, ...]:  # type: ignore[override]
@@ -73,9 +77,10 @@ class Labels(Objective):
         return tuple(jax.eval_shape(self.training_parameters, jax.random.key(0)))
 
     def for_model(self, model: Model) -> Self:
-        """Returns the objective with the configuration of this model."""
+        """Returns the objective with the configuration of this model, and with what the model `keeps`."""
         bound = copy.copy(self)
         object.__setattr__(bound, "config", model.config)
+        object.__setattr__(bound, "_keeps", model.keeps)
         return bound
 
     def named_scores(self) -> dict[str, Score | Formula]:
@@ -129,8 +134,8 @@ class Labels(Objective):
 
     def outputs(self, params: Params, batch: Batch, seed: Seed | None) -> Outputs:
         """Returns the "logits" of the head. The last layer is computed only where the head reads it."""
-        model, variables = BertWithHead(self.config, self.head), {"params": self.trained(params)}
-        return {"logits": cast(Array, model.apply(variables, batch, seed, method="logits"))}
+        network = functools.partial(BertWithHead, head=self.head)
+        return self.model.logits_of(network, self.trained(params), batch, seed)
 
     @jax.named_scope("loss")
     def output_sums(self, outputs: Outputs, batch: Batch) -> Sums:
@@ -141,6 +146,12 @@ class Labels(Objective):
         weights, labels = batch["label_weights"], batch["labels"]
         loss = head.loss(scores, labels, settings.label_smoothing, settings.class_weights)
         return {"loss": (weights * loss).sum(), "correct": (weights * head.correct(scores, labels)).sum()}
+
+    def soft_loss(self, outputs: Outputs, taught: Outputs, batch: Batch, temperature: float) -> Float[Array, ""]:
+        """Returns the summed loss against the teacher's predictions (see `Outputs.soft_loss` of `model/heads`), weighted like the
+        loss on the labels."""
+        scores, teacher_scores = (self.head.answer_scores(x["logits"].astype(jnp.float32), batch) for x in (outputs, taught))
+        return (self.loss_weights(batch) * self.head.soft_loss(scores, teacher_scores, temperature)).sum()
 
     def counts(self, batch: Batch) -> Sums:
         """Returns "weight" (the sum of weights, by which the loss is divided), "labels", "examples" (labelled features),

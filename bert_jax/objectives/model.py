@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, cast
 
 import flax.linen as nn
@@ -13,7 +14,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key, Num, UInt32
 
 from bert_jax.data import DECODER_INPUTS, INPUTS
-from bert_jax.model.bert import Bert
+from bert_jax.errors import UserError
+from bert_jax.model.attention import INTERMEDIATES
+from bert_jax.model.bert import Bert, without_attention
 from bert_jax.model.config import ModelConfig
 from bert_jax.model.heads.pretraining_heads import MaskedLanguageModelHead, NextSentenceHead, Pooler, SoftmaxHead
 from bert_jax.model.layers import Seed, activation, hash_word, named, random_words, truncated_normal
@@ -41,6 +44,9 @@ class Model:
     config: ModelConfig
     pairs: bool = False
     """Whether the rows hold pairs of texts, so that next sentence prediction has labels."""
+    keeps: tuple[str, ...] = ()
+    """What `logits` also returns, from the same encoding: "hidden_states" [S, B, L, D], or these and "attention" [N, B, H, L, L],
+    the attention maps of the encoder."""
 
     @property
     def hidden_size(self) -> int:
@@ -157,10 +163,39 @@ class Model:
         inner = activation(self.config.activation)(apply_dense(head["dense"], hidden))
         return apply_dense(head["dense_prediction"], inner)[..., 0]
 
-    def logits(self, params: Params, batch: Batch, seed: Seed | None = None) -> dict[str, Float[Array, "B ..."]]:
-        """Returns the logits of the heads of `pretraining_model` for this encoder, e.g. "mlm_logits" and "nsp_logits"."""
-        model = pretraining_model(self.config, next_sentence=self.pairs)
-        return cast(dict[str, Array], model.apply({"params": params}, batch, seed, method="logits"))
+    def logits(self, params: Params, batch: Batch, seed: Seed | None = None) -> dict[str, Float[Array, " ..."]]:
+        """Returns the logits of the heads of `pretraining_model` for this encoder, e.g. "mlm_logits" and "nsp_logits", and what
+        the model `keeps`."""
+        network = functools.partial(pretraining_model, next_sentence=self.pairs)
+        return self.logits_of(network, params, batch, seed)
+
+    def logits_of(
+        self, network: Callable[[ModelConfig], Bert], params: Params, batch: Batch, seed: Seed | None = None
+    ) -> dict[str, Float[Array, " ..."]]:
+        """Returns the logits of a `network` around the encoder, by the network's method "logits", and what the model `keeps`."""
+        outputs, kept = self._applied(network, params, batch, seed, method="logits_and_states" if self.keeps else "logits")
+        if not isinstance(outputs, Mapping):
+            return {"logits": outputs}
+        return {name: x for name, x in outputs.items() if name.endswith("logits") or name in self.keeps} | kept
+
+    def states(self, params: Params, batch: Batch, seed: Seed | None = None) -> dict[str, Float[Array, " ..."]]:
+        """Returns what the model `keeps`, from an encoding of its own."""
+        (_, states), kept = self._applied(Bert, _own(params), Tokens.of(batch), seed, method="encode")
+        return {"hidden_states": states} | kept
+
+    def _applied(
+        self, network: Callable[[ModelConfig], Bert], params: Params, inputs: Batch | Tokens, seed: Seed | None, method: str
+    ) -> tuple[Any, dict[str, Float[Array, "N B H L L"]]]:
+        """Returns (the result of a method of `network`, the attention maps if the model `keeps` them)."""
+        variables = {"params": params}
+        if "attention" not in self.keeps:
+            return network(self.config).apply(variables, inputs, seed, method=method), {}
+        plain = dataclasses.replace(self.config, attention="plain", remat="none", scan_layers=False)
+        result, stored = network(plain).apply(variables, inputs, seed, method=method, mutable=[INTERMEDIATES])
+        maps = stored.get(INTERMEDIATES, {}).get("encoder", {}).get("attention_weights")
+        if maps is None:  # a user's own layers may store none
+            raise UserError(f"{without_attention(self.config)}, or set config.distillation.attention_weight=0")
+        return result, {"attention": jnp.stack(maps)}
 
 
 class _Part(nn.Module):

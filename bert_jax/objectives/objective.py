@@ -50,9 +50,8 @@ from bert_jax.objectives.losses import IGNORED, Sums
 from bert_jax.objectives.model import Batch, Boxed, Model, Outputs, Params, unboxed
 from bert_jax.objectives.scores import EvalRows, Formula, Majority, ReadScores, Score, score_name
 
-if TYPE_CHECKING:  # training steps do not load a corpus, and pretraining does not load any tasks
+if TYPE_CHECKING:  # training steps do not load a corpus
     from bert_jax.data.corpus.store import Corpus
-    from bert_jax.model.heads.head import TaskHead
 
 _COUNTED_TARGETS = {"masked": "masked_targets", "pairs": "nsp_labels"}
 COUNTED = ("tokens", "rows")
@@ -64,21 +63,23 @@ RESERVED = frozenset({"steps", "skipped", "skipped_in_a_row", "grad_norm", "lear
 CHECKED_ROWS = (211, 223)
 """The rows of the abstract batches of `Objective.check`. They are primes, so a size that is a multiple of one of them is probably
 not a multiple of the other one, unless the axis holds the rows."""
-TEACHER_PARTS = ("embeddings", "encoder", "mlm_head")
-"""The parts of a teacher that a student learns from in pretraining."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Teacher:
     """The model that a student learns from. Its parameters are an argument of the training step, not part of the state."""
 
-    config: ModelConfig
+    objective: Objective
+    """The student's objective, for the teacher's model (see `distillation.py`)."""
     params: Params
-    """The parameters, as arrays or as their shapes. In pretraining, they are the `TEACHER_PARTS`."""
+    """The parameters that the student learns from, as arrays or as their shapes."""
     sha256: str = ""
     """The hash of the weights, in pretraining."""
-    head: TaskHead | None = None
-    """The task head. None: an MLM head."""
+
+    @property
+    def config(self) -> ModelConfig:
+        """The configuration of the teacher's model."""
+        return self.objective.model.config
 
 
 @dataclasses.dataclass(frozen=True)
@@ -114,6 +115,9 @@ class Objective(abc.ABC):
     exported. An encoder that ELECTRA's class does not support is also exported alone."""
     temporary: ClassVar[tuple[str, ...]] = ()
     """Parts of the parameters that are only needed for training."""
+    hard_loss: ClassVar[tuple[str, str] | None] = None
+    """(sum, count) of the loss that a teacher's soft targets replace in part (see `soft_loss`). None: a student can learn only
+    the hidden states and the attention maps of a teacher."""
 
     model: ClassVar[Model]
     """The model to train. `for_model` sets it."""
@@ -148,6 +152,19 @@ class Objective(abc.ABC):
     def output_sums(self, outputs: Outputs, batch: Batch) -> Sums:
         """Computes the sums from the `outputs`. By default, there are none."""
         return {}
+
+    def targets(self, batch: Batch) -> Mapping[str, Int[Array, " ..."]]:
+        """Returns name of logits in `outputs` -> the ids of their targets, IGNORED where nothing is predicted. By default, there
+        are none."""
+        return {}
+
+    def soft_loss(self, outputs: Outputs, taught: Outputs, batch: Batch, temperature: float) -> Float[Array, ""]:
+        """Returns the summed loss of the predictions against the `taught` outputs of a teacher, float32. It is divided by the
+        count in `hard_loss`. By default, it is KL(teacher || student) of the probabilities softened by the temperature, times
+        temperature**2, at the `targets`."""
+        from bert_jax.objectives.distillation import soft_loss_sum  # only runs with a teacher need this module
+
+        return soft_loss_sum(outputs, taught, self.targets(batch), temperature)
 
     def counts(self, batch: Batch) -> Sums:
         """Returns the sums over a batch that do not depend on the parameters, as float32 scalars. By default, they are "masked"
@@ -222,6 +239,15 @@ class Objective(abc.ABC):
         elif len(lacking) == 2:
             lacking = {"sums"}
         return sorted({*cls.__abstractmethods__} | lacking)
+
+    def no_soft_targets(self) -> str:
+        """Returns "" if a student can learn the predictions of a teacher. Otherwise, returns the reason, worded as the end of a
+        sentence about the objective."""
+        if self.hard_loss is None:
+            return "has no hard_loss, so it does not say which predictions to compare with a teacher's"
+        if type(self).sums is not Objective.sums:
+            return "overrides sums, so its predictions are not known; define outputs and output_sums instead"
+        return ""
 
     def abstract_batch(self, rows: int, length: int = 16, predictions: int = 4) -> Mapping[str, Any]:
         """Returns the abstract arrays of a batch."""

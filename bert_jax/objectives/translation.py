@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from annotated_types import Interval
-from jaxtyping import Array, Float, Key
+from jaxtyping import Array, Float, Int, Key
 
 from bert_jax.interface.ranges import check_ranges
 from bert_jax.model.layers import Seed
@@ -38,6 +38,7 @@ class Translation(Objective):
         "loss": lambda scores: scores.get("smoothed_loss"),
     }
     exported: ClassVar[str | None] = "MarianMTModel"
+    hard_loss: ClassVar[tuple[str, str] | None] = ("smoothed_loss", "translation_targets")
 
     def __post_init__(self) -> None:
         check_ranges(self, "objective_options")
@@ -46,13 +47,13 @@ class Translation(Objective):
         """Initialises the decoder and its softmax."""
         return model.decoder(key)
 
-    def logits(self, params: Params, batch: Batch, seed: Seed | None) -> Float[Array, "B L V"]:
-        """Returns the logits of the token after each token of the translations, float32."""
-        return self.model.target_logits(params, batch, seed)
-
     def outputs(self, params: Params, batch: Batch, seed: Seed | None) -> Outputs:
-        """Returns the `logits`."""
-        return {"logits": self.logits(params, batch, seed)}
+        """Returns the "logits" of the token after each token of the translations, float32."""
+        return self.model.logits(params, batch, seed)
+
+    def targets(self, batch: Batch) -> Mapping[str, Int[Array, "B L"]]:
+        """Returns the tokens of the translations."""
+        return {"logits": batch["targets"]}
 
     def output_sums(self, outputs: Outputs, batch: Batch) -> Sums:
         """Returns the summed cross-entropies, with and without smoothing, and the number of correct predictions."""
@@ -79,7 +80,7 @@ class Translation(Objective):
 
     def row_losses(self, params: Params, batch: Batch) -> dict[str, Float[Array, " B"]]:
         """Returns the mean loss of each row, without smoothing."""
-        return {"translation_loss": mean_losses(self.logits(params, batch, None), batch["targets"])}
+        return {"translation_loss": mean_losses(self.model.target_logits(params, batch), batch["targets"])}
 
     def row_flops(self, length: int, predictions: int) -> float:
         """Counts encoder and decoder, and the softmax at every token of the translations."""

@@ -65,16 +65,21 @@ class WordPrediction(Objective):
         """The prefix of the names of the sums and scores, e.g. "mlm"."""
         return score_name(self.title)
 
+    @property
+    def hard_loss(self) -> tuple[str, str]:  # type: ignore[override]
+        """The loss of the predicted words."""
+        return f"{self.measure}_loss", f"{self.measure}_targets"
+
     def outputs(self, params: Params, batch: Batch, seed: Seed | None) -> Outputs:
         """Returns the logits of the predicted words."""
         return self.model.logits(params, batch, seed)
 
     def output_sums(self, outputs: Outputs, batch: Batch) -> Sums:
         """Returns the summed cross-entropies and correct predictions."""
-        each = [self.word_sums(outputs[name], targets) for name, targets in self.word_targets(batch).items()]
+        each = [self.word_sums(outputs[name], targets) for name, targets in self.targets(batch).items()]
         return functools.reduce(lambda total, one: {name: total[name] + one[name] for name in total}, each)
 
-    def word_targets(self, batch: Batch) -> Mapping[str, Int[Array, "B M"]]:
+    def targets(self, batch: Batch) -> Mapping[str, Int[Array, "B M"]]:
         """Returns name of logits in `outputs` -> the ids of their targets."""
         return {"mlm_logits": batch["masked_targets"]}
 

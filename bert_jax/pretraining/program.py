@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import jax
 import numpy as np
@@ -17,11 +18,11 @@ from bert_jax.interop.families.electra import CLASS, DISCRIMINATOR, discriminato
 from bert_jax.interop.huggingface_config import ARCHITECTURES
 from bert_jax.interop.names import REQUIRED_PARTS, our_shapes
 from bert_jax.model.config import ModelConfig
-from bert_jax.model.pretraining import abstract_parameters, word_head
-from bert_jax.objectives.model import Boxed, unboxed
-from bert_jax.objectives.objective import Teacher
+from bert_jax.model.pretraining import word_head
+from bert_jax.objectives.model import Boxed, Model, unboxed
+from bert_jax.objectives.objective import Objective, Teacher
 from bert_jax.sharding.kernels import resolve
-from bert_jax.sharding.rules import check_batch_size, parameter_shardings, with_shardings
+from bert_jax.sharding.rules import check_batch_size
 from bert_jax.training.optimizers import make_optimizer
 from bert_jax.training.schedules import piecewise
 from bert_jax.training.steps import Program, new_state
@@ -39,6 +40,10 @@ def pretraining_program(experiment: PretrainingExperiment, mesh: Mesh, teacher: 
 
         multipliers = learning_rate_multipliers(unboxed(parameters), decay=settings.layer_decay)
     rate = piecewise(experiment.schedules())  # outside of the step, so that an unusable schedule fails before a compilation
+    if teacher is not None:
+        from bert_jax.training.teachers import on_mesh  # only runs with a teacher need this module
+
+        teacher = on_mesh(teacher, mesh)
     make_state, filter_spikes = new_state, None
     if experiment.spikes.policy != "none":
         from bert_jax.training.spikes import new_watched_state, spike_filter
@@ -54,7 +59,7 @@ def pretraining_program(experiment: PretrainingExperiment, mesh: Mesh, teacher: 
         learning_rate_multipliers=multipliers,
         new_state=make_state,
         spike_filter=filter_spikes,
-        teacher=None if teacher is None else _on_mesh(experiment, teacher, mesh),
+        teacher=teacher,
         zero_sharding=experiment.mesh.zero_sharding,
         reduce_dtype=experiment.mesh.reduce_dtype,
     )
@@ -126,19 +131,6 @@ def _check_shapes(key: str, parts: Boxed, model: ModelConfig) -> None:
             )
 
 
-def _on_mesh(experiment: PretrainingExperiment, teacher: Teacher, mesh: Mesh) -> Teacher:
-    """Returns `teacher` with the kernels for the devices of `mesh`. The teacher's arrays (or their shapes) are sharded like the
-    arrays of a student without ZeRO."""
-    config = teacher_config(teacher.config, experiment)
-    boxed = abstract_parameters(config)
-    shardings = parameter_shardings({part: boxed[part] for part in teacher.params}, mesh)
-    if any(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in jax.tree.leaves(teacher.params)):
-        params = with_shardings(teacher.params, shardings)
-    else:
-        params = jax.jit(lambda params: params, out_shardings=shardings)(teacher.params)
-    return dataclasses.replace(teacher, config=resolve(config, mesh), params=params)
-
-
 def teacher_config(config: ModelConfig, experiment: PretrainingExperiment) -> ModelConfig:
     """Returns the teacher's configuration. It has the teacher's architecture and the student's execution settings, but the
     dtype is `distillation.dtype` (if set) and there is no remat."""
@@ -146,6 +138,14 @@ def teacher_config(config: ModelConfig, experiment: PretrainingExperiment) -> Mo
     return dataclasses.replace(
         student.with_architecture(config.architecture), dtype=experiment.distillation.dtype or student.dtype
     )
+
+
+def taught_objective(experiment: PretrainingExperiment, teacher: ModelConfig) -> Objective:
+    """Returns the objective of a run with a teacher, without the distillation terms, for the `teacher` instead of the
+    student."""
+    objective: Any = experiment.trained_objective
+    plain: Objective = objective.plain
+    return plain.for_model(Model(teacher))
 
 
 def check_batch_sizes(experiment: PretrainingExperiment, mesh: Mesh) -> None:
@@ -161,7 +161,7 @@ def phase_row_flops(experiment: PretrainingExperiment, i: int, teacher: ModelCon
     its forward pass."""
     phase, objective = experiment.phases[i], experiment.trained_objective
     if teacher is not None:
-        objective = objective.with_teacher(Teacher(teacher, {}))
+        objective = objective.with_teacher(Teacher(taught_objective(experiment, teacher), {}))
     return objective.flops(phase.length, phase.max_predictions)
 
 

@@ -34,8 +34,8 @@ from bert_jax.model.config import SIZES, Architecture, Changes, Execution, Model
 from bert_jax.model.heads import HEAD_PARTS
 from bert_jax.model.pretraining import NEVER_TRAINED
 from bert_jax.objectives.model import Params
-from bert_jax.objectives.objective import TEACHER_PARTS, Teacher
-from bert_jax.pretraining.program import teacher_config
+from bert_jax.objectives.objective import Objective, Teacher, trains_sentence
+from bert_jax.pretraining.program import taught_objective, teacher_config
 from bert_jax.pretraining.splits import FINGERPRINT, trained_splits
 from bert_jax.runtime.workdir import differences, flatten, from_start, run_config
 from bert_jax.storage.objects import as_path
@@ -341,14 +341,19 @@ def load_teacher(experiment: PretrainingExperiment, vocabulary: VocabularyInfo) 
     """Loads the teacher `experiment.teacher` for a run on a corpus with this `vocabulary`. The parameters are float32 numpy
     arrays. Returns None if there is no teacher.
 
-    Raises UserError if the model is not a BERT with a trained masked-language-model head, if it has a different vocabulary or
-    number of heads than the run needs, or if it has fewer positions or token types than the rows of the run."""
+    Raises UserError if the objective cannot train the teacher, or if the teacher lacks a trained head, and the student learns
+    from its predictions. Raises it also if the teacher has a different vocabulary or number of heads than the run needs, or if
+    it has fewer positions or token types than the rows of the run."""
     if not experiment.teacher:
         return None
+    from bert_jax.training.teachers import make_teacher
+
     model = import_model(experiment.teacher, vocab_multiple=experiment.model.vocab_multiple)
-    _check(experiment, model, vocabulary)
-    params = {part: model.params[part] for part in TEACHER_PARTS}
-    return Teacher(teacher_config(model.config, experiment), params, _sha256(params))
+    objective = taught_objective(experiment, teacher_config(model.config, experiment))
+    _check(experiment, objective, model, vocabulary)
+    named, key = f"config.teacher={experiment.teacher}", f"config.objective={experiment.objective}"
+    found = make_teacher(objective, experiment.distillation, model.params, named, key)
+    return dataclasses.replace(found, sha256=_sha256(found.params))
 
 
 def with_teacher(experiment: PretrainingExperiment, teacher: Teacher | None) -> PretrainingExperiment:
@@ -366,46 +371,63 @@ def with_teacher(experiment: PretrainingExperiment, teacher: Teacher | None) -> 
     return dataclasses.replace(experiment, distillation=dataclasses.replace(experiment.distillation, **found))
 
 
-def _check(experiment: PretrainingExperiment, model: Model, vocabulary: VocabularyInfo) -> None:
-    named, config = f"config.teacher={experiment.teacher}", model.config
-    if "mlm_head" not in model.params or "mlm_head" in model.untrained:
-        raise UserError(f"{named} has no trained mlm_head, so it cannot predict masked words; use a pretrained model with one")
-    if not config.cls_reads_text:
-        raise UserError(
-            f"{named} is not a masked language model: its direction is {config.direction} and its encoder {config.encoder}; name "
-            "a pretrained BERT"
-        )
-    from bert_jax.training.warm_start import same_vocabulary
+def _check(experiment: PretrainingExperiment, objective: Objective, model: Model, vocabulary: VocabularyInfo) -> None:
+    """Raises UserError like `load_teacher`. `objective` is the objective of the run, for the teacher's model."""
+    from bert_jax.objectives.distillation import teacher_parameters
+    from bert_jax.training.teachers import require_length, require_same_vocabulary
 
-    theirs = model.tokenizer.vocabulary
-    if not same_vocabulary(theirs, vocabulary):
+    named, config, settings, own = f"config.teacher={experiment.teacher}", model.config, experiment.distillation, experiment.model
+    alone = "set config.distillation.soft_weight=0 to learn from its hidden states alone"
+    kind = f"direction={config.direction} and encoder={config.encoder}"
+    if settings.soft_weight:
+        if trains_sentence(objective, "", config, ""):
+            raise UserError(
+                f"{named} predicts other words than the student, since it has {kind}, but the student has direction="
+                f"{own.direction} and encoder={own.encoder}; name a model of the student's kind, or {alone}"
+            )
+        needed = [part for part in teacher_parameters(objective, settings) if part in PARTS]
+        if lacking := [part for part in needed if part not in model.params or part in model.untrained]:
+            raise UserError(
+                f"{named} has no trained {lacking[0]}, so it makes no predictions to learn from; use a pretrained model with "
+                f"one, or {alone}"
+            )
+    if settings.compares_layers and not config.num_layers:
+        raise UserError(f"{named} has {kind}, so it has no layers to compare; set hidden_weight and attention_weight to 0")
+    require_same_vocabulary(
+        named,
+        model,
+        vocabulary,
+        f"the corpus {experiment.corpus.directory}",
+        f"build the corpus with --vocab={model.source}, or choose a teacher with its vocabulary",
+    )
+    if config.decoder_vocab_size != own.decoder_vocab_size:
         raise UserError(
-            f"{named} has a different vocabulary than the corpus {experiment.corpus.directory}; build the corpus with "
-            f"--vocab={model.source}, or choose a teacher with its vocabulary"
+            f"{named} has config.model.decoder_vocab_size={config.decoder_vocab_size}, but the student "
+            f"{own.decoder_vocab_size}; name a teacher that translates into the same vocabulary"
         )
-    if config.vocab_size != experiment.model.vocab_size:
+    if config.vocab_size != own.vocab_size:
         raise UserError(
             f"{named} has {counted(config.vocab_size, 'row')} of word embeddings, but the student has "
-            f"{experiment.model.vocab_size:,}: one of them has rows that belong to no token; remove these rows with convert "
+            f"{own.vocab_size:,}: one of them has rows that belong to no token; remove these rows with convert "
             "--replace-vocab=MODEL, where MODEL is the same model"
         )
     longest = max(phase.length for phase in experiment.phases)
-    if config.max_position < longest:
-        raise UserError(
-            f"{named} reads only {counted(config.max_position, 'token')}, but the rows have {longest}; shorten the rows, or "
-            f"extend its position table with convert --max-position={longest}"
-        )
+    remedy = f"shorten the rows, or extend its position table with convert --max-position={longest}"
+    require_length(named, config, longest, f"the rows have {longest}", remedy)
     if experiment.next_sentence and config.type_vocab_size < 2:
         raise UserError(
             f"{named} has no token type for the second text of a pair; set config.examples.pairs=none"
             + (", or add one with convert --token-types=2" if config.type_vocab_size else "")
         )
-    if experiment.distillation.attention_weight and config.num_heads != experiment.model.num_heads:
-        raise UserError(
-            f"config.distillation.attention_weight compares attention maps, but {named} has {counted(config.num_heads, 'head')} "
-            f"and the student {experiment.model.num_heads}; set config.model.num_heads={config.num_heads}, or "
-            "attention_weight=0"
-        )
+    if settings.attention_weight:
+        compared = f"config.distillation.attention_weight={settings.attention_weight} compares attention maps, but {named} has"
+        if not config.has_attention or config.direction != own.direction:
+            raise UserError(f"{compared} {kind}; name a Transformer with the direction of the student, or set attention_weight=0")
+        if config.num_heads != own.num_heads:
+            raise UserError(
+                f"{compared} {counted(config.num_heads, 'head')} and the student {own.num_heads}; set "
+                f"config.model.num_heads={config.num_heads}, or attention_weight=0"
+            )
 
 
 def _sha256(params: PyTree[np.ndarray]) -> str:

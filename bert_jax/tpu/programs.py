@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import flax.linen as nn
 import jax
 import numpy as np
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import Mesh, NamedSharding
 from jaxtyping import PyTree
 
 from bert_jax.configs.experiment_files import UNSET, dataclass_from_dict, read_experiment
@@ -29,20 +29,27 @@ from bert_jax.files import Json, JsonObject, read_object
 from bert_jax.finetuning import program as finetuning
 from bert_jax.finetuning.start import check_widths
 from bert_jax.interface.words import counted
+from bert_jax.interop import PARTS
 from bert_jax.interop.directory import CONFIG
 from bert_jax.interop.huggingface_config import config_from_json
 from bert_jax.interop.locate import find_model_directory
+from bert_jax.interop.names import REQUIRED_PARTS
 from bert_jax.model.config import ModelConfig, published
 from bert_jax.model.heads.bert_with_head import initial_label_parameters
 from bert_jax.model.heads.head import TaskHead
-from bert_jax.model.pretraining import abstract_parameters
 from bert_jax.objectives.flops import forward_flops
 from bert_jax.objectives.labels import LabelLoss
 from bert_jax.objectives.model import unboxed
-from bert_jax.objectives.objective import TEACHER_PARTS, Teacher, abstract_rows
+from bert_jax.objectives.objective import Teacher, abstract_rows
 from bert_jax.pretraining.inferred_settings import infer_settings
-from bert_jax.pretraining.program import phase_row_flops, phase_step, pretraining_program, step_scalars, teacher_config
-from bert_jax.sharding.kernels import resolve
+from bert_jax.pretraining.program import (
+    phase_row_flops,
+    phase_step,
+    pretraining_program,
+    step_scalars,
+    taught_objective,
+    teacher_config,
+)
 from bert_jax.sharding.mesh import make_mesh
 from bert_jax.sharding.rules import ACTIVATION_RULES, BATCH, check_batch_size, parameter_shardings, row_multiple, with_shardings
 from bert_jax.storage.fetching import fetched
@@ -105,11 +112,13 @@ def _with_described_teacher(experiment: PretrainingExperiment) -> tuple[Pretrain
     abstract arrays. Only the teacher's config.json is read. If there is no teacher, returns (the experiment, None)."""
     if not experiment.teacher:
         return experiment, None
-    config = teacher_config(_config_of(experiment.teacher), experiment)
-    boxed = abstract_parameters(config)
-    shapes = nn.unbox({part: boxed[part] for part in TEACHER_PARTS})
-    distillation = dataclasses.replace(experiment.distillation, teacher_width=config.hidden_size)
-    return dataclasses.replace(experiment, distillation=distillation), Teacher(config, shapes)
+    from bert_jax.objectives.distillation import teacher_parameters
+
+    objective = taught_objective(experiment, teacher_config(_config_of(experiment.teacher), experiment))
+    parts = teacher_parameters(objective, experiment.distillation)
+    shapes = unboxed({part: tree for part, tree in parts.items() if part in (*REQUIRED_PARTS, *PARTS)})
+    distillation = dataclasses.replace(experiment.distillation, teacher_width=objective.model.hidden_size)
+    return dataclasses.replace(experiment, distillation=distillation), Teacher(objective, shapes)
 
 
 def _config_of(name: str) -> ModelConfig:
@@ -182,11 +191,11 @@ def _described_task_teacher(
     there is no teacher."""
     if not run.distillation.teacher:
         return None
+    from bert_jax.training.teachers import on_mesh
+
     config = _task_teacher_config(run, model).without_kernels(rejected)
-    whole = NamedSharding(mesh, PartitionSpec())
     shapes = unboxed(jax.eval_shape(lambda: initial_label_parameters(config, head, jax.random.key(0))))
-    params = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=whole), shapes)
-    return Teacher(resolve(config, mesh), params, head=head)
+    return on_mesh(finetuning.task_teacher(run, config, head, shapes), mesh)
 
 
 def _task_teacher_config(experiment: FinetuningExperiment, model: ModelConfig) -> ModelConfig:

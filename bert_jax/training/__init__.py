@@ -17,6 +17,7 @@ log lines, checkpoints, results.json and model/.
     log.py                RunLog: lines with scores and rates; metrics.jsonl; the sinks TensorBoard, Weights & Biases, MLflow
     curves.py             curves.png, drawn from metrics.jsonl
     warm_start.py         loads the model that a run starts from
+    teachers.py           checks the teacher of a distillation, and places it on the devices
     exporting.py          writes the trained model to the workdir, or to another disk if the workdir's is full
 """
 

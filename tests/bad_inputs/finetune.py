@@ -179,6 +179,12 @@ CASES = [
          "--config.task.own.dev=train.jsonl --config.task.name=own/token --config.cross_view.corpus=$corpus"),
     Case("cross-view training of a classifier", "--config.cross_view.corpus=$corpus",
          "config.cross_view is for tagging, not for a sequence head; leave it out"),
+    Case("a teacher without weight", "--config.distillation.teacher=$classifier --config.distillation.soft_weight=0",
+         "config.distillation.teacher=$classifier has no effect, because soft_weight and hidden_weight are 0; raise one of them"),
+    Case("a teacher's predictions for an objective that makes its sums itself",
+         "--config.distillation.teacher=$classifier --config.objective=experiments/extensions/r_drop.py:RDrop",
+         "config.objective=experiments/extensions/r_drop.py:RDrop overrides sums, so its predictions are not known; define "
+         "outputs and output_sums instead, or set config.distillation.soft_weight=0 to learn only from the hidden states"),
     Case("cross-view training with a teacher", "--config.cross_view.corpus=$corpus --config.distillation.teacher=$classifier",
          "config.cross_view learns from the model itself, but config.distillation learns from another model; leave one of them"),
     Case("cross-view training on no corpus", "--config.cross_view.corpus=no_such_corpus",

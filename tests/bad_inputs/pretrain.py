@@ -360,17 +360,32 @@ CASES = [
     Case("a teacher that is not there", "--config.teacher=no_such_model",
          "there is no no_such_model ... name a directory that holds config.json and model.safetensors, a"),
     Case("a teacher that predicts no words", "--config.teacher=$classifier",
-         "config.teacher=$classifier has no trained mlm_head, so it cannot predict masked words; use a pretrained model with "
-         "one"),
+         "config.teacher=$classifier has no trained mlm_head, so it makes no predictions to learn from; use a pretrained model "
+         "with one, or set config.distillation.soft_weight=0 to learn from its hidden states alone"),
     Case("a teacher with another vocabulary", "--config.teacher=$model",
          "config.teacher=$model has a different vocabulary than the corpus ... build the corpus with --vocab=$model"),
     Case("a teacher of masked words for a model that reads from left to right",
          "--config.teacher=$model --config.model.direction=left_to_right --config.examples.pairs=none",
-         "config.teacher=$model predicts masked words, but a model with direction=left_to_right and encoder=transformer does "
-         "not; set direction=both and encoder=transformer, or leave the teacher out"),
+         "config.teacher=$model predicts other words than the student, since it has direction=both and encoder=transformer, but "
+         "the student has direction=left_to_right and encoder=transformer; name a model of the student's kind, or set"),
     Case("a teacher of masked words for a biLM",
          "--config.teacher=$model --config.model.encoder=bilm --config.examples.pairs=none",
-         "config.teacher=$model predicts masked words, but a model with direction=both and encoder=bilm does not; set"),
+         "config.teacher=$model predicts other words than the student, since it has direction=both and encoder=transformer, but "
+         "the student has direction=both and encoder=bilm; name"),
+    Case("a teacher for static vectors",
+         "--config.teacher=$model --config.model.encoder=static --config.model.num_layers=0 --config.examples.pairs=none",
+         "config.teacher=$model: a model with encoder=static has no layers to compare with a teacher's; leave"),
+    Case("a teacher's predictions for an objective that names none",
+         "--config.teacher=$model --config.objective=experiments/extensions/replaced_tokens.py:ReplacedTokens "
+         "--config.examples.pairs=none",
+         "config.objective=experiments/extensions/replaced_tokens.py:ReplacedTokens has no hard_loss, so it does not say which "
+         "predictions to compare with a teacher's; set config.distillation.soft_weight=0 and hidden_weight to learn only from "
+         "the teacher's hidden states, or leave config.teacher out"),
+    Case("attention maps of an LSTM",
+         "--config.teacher=$model --config.distillation.attention_weight=1 --config.model.encoder=bilm "
+         "--config.examples.pairs=none",
+         "config.distillation.attention_weight=1.0 compares attention maps, but a model with encoder=bilm has none; set "
+         "attention_weight=0"),
     Case("a distillation without a teacher", "--config.distillation.temperature=3",
          "config.distillation has settings but there is no teacher; name one in config.teacher"),
     Case("a teacher without weight", "--config.teacher=$model --config.distillation.soft_weight=0",

@@ -133,6 +133,14 @@ WITH_MAPS = {"teacher": "t", "distillation": {"attention_weight": 0.5}}
         {"teacher": "t", "distillation": {"soft_weight": 0.0, "hidden_weight": 0.5}},
         {"teacher": "t", "distillation": {"soft_weight": 0.0, "attention_weight": 0.5}},
         {"teacher": "t", "model": {"attention": "fused", "remat": "full", "scan_layers": True}},
+        {"teacher": "t", "model": {"encoder": "bilm"}, "examples": ALONE},
+        {"teacher": "t", "model": {"direction": "left_to_right"}, "examples": ALONE},
+        {
+            "teacher": "t",
+            "examples": ALONE,
+            "objective": "experiments/extensions/replaced_tokens.py:ReplacedTokens",
+            "distillation": {"soft_weight": 0.0, "hidden_weight": 1.0},
+        },
         WITH_MAPS | {"model": {"attention": "plain"}},
         WITH_MAPS,
     ],
@@ -147,12 +155,16 @@ def test_compatible_settings_are_accepted(values):
     ("values", "says"),
     [
         (
-            {"teacher": "t", "model": {"direction": "left_to_right"}, "examples": ALONE},
-            "teacher=t predicts masked words, but a model with direction=left_to_right and encoder=transformer does not",
+            {"teacher": "t", "model": {"encoder": "static", "num_layers": 0}, "examples": ALONE},
+            "teacher=t: a model with encoder=static has no layers to compare with a teacher's; leave config.teacher out",
         ),
         (
-            {"teacher": "t", "model": {"encoder": "bilm"}, "examples": ALONE},
-            "teacher=t predicts masked words, but a model with direction=both and encoder=bilm does not; set",
+            {"teacher": "t", "model": {"encoder": "bilm"}, "examples": ALONE, "distillation": {"attention_weight": 0.5}},
+            "attention_weight=0.5 compares attention maps, but a model with encoder=bilm has none; set attention_weight=0",
+        ),
+        (
+            {"teacher": "t", "examples": ALONE, "objective": "experiments/extensions/replaced_tokens.py:ReplacedTokens"},
+            "ReplacedTokens has no hard_loss, so it does not say which predictions to compare with a teacher's; set config.dist",
         ),
         (
             {"teacher": "t", "distillation": {"soft_weight": 0.0}},

@@ -16,7 +16,7 @@ from bert_jax.data.batches import LabelledBatches, to_device
 from bert_jax.data.rows import Feature, row_shape
 from bert_jax.errors import UserError
 from bert_jax.finetuning import program as finetuning
-from bert_jax.finetuning.program import finetuning_program, label_loss, step_scalars, teacher_on
+from bert_jax.finetuning.program import finetuning_program, label_loss, step_scalars, task_teacher
 from bert_jax.finetuning.sweep import sweep
 from bert_jax.model.config import ModelConfig
 from bert_jax.model.heads import make_head
@@ -32,6 +32,7 @@ from bert_jax.sharding.rules import ACTIVATION_RULES, BATCH
 from bert_jax.tasks.text_task import TextTask
 from bert_jax.training.layerwise_rates import learning_rate_multipliers
 from bert_jax.training.steps import Program
+from bert_jax.training.teachers import on_mesh
 from tests.finetuning import jobs
 from tests.random_features import HEADS, LAYOUTS, random_features, random_label_parameters
 from tests.random_rows import TINY
@@ -255,7 +256,6 @@ def test_a_regression_refuses_class_weights_and_label_smoothing():
 
 def test_without_a_teacher_nothing_is_distilled():
     mesh = make_mesh(MeshConfig(), jax.devices()[:1])
-    assert teacher_on(mesh, None) is None
     program = program_of(experiment(), 3, mesh)
     assert (program.teacher, type(program.objective)) == (None, Labels)
 
@@ -263,9 +263,10 @@ def test_without_a_teacher_nothing_is_distilled():
 def test_a_student_learns_the_predictions_and_the_layers_of_its_teacher():
     config = dataclasses.replace(TINY, num_layers=3, scan_layers=True, hidden_dropout=0.5, attention_dropout=0.5)
     mesh, params = make_mesh(MeshConfig()), random_label_parameters(HEAD, config, seed=1)
-    teacher = teacher_on(mesh, jobs.model(config, params, head=HEAD))
     settings = {"teacher": "t", "temperature": 3.0, "soft_weight": 0.75, "hidden_weight": 0.25}
-    program = finetuning_program(experiment(distillation=settings), CONFIG, HEAD, LabelLoss(), 3, mesh, teacher)
+    one = experiment(distillation=settings)
+    teacher = on_mesh(task_teacher(one, config, HEAD, params), mesh)
+    program = finetuning_program(one, CONFIG, HEAD, LabelLoss(), 3, mesh, teacher)
     batch = LabelledBatches(FEATURES, SHAPE, 16, 0, epochs=1, row_multiple=8, pad_id=0).at(0)
 
     @jax.jit
@@ -289,5 +290,5 @@ def test_a_student_learns_the_predictions_and_the_layers_of_its_teacher():
     squares = np.square(ours - theirs[[0, 3]]).mean((0, 3))  # the student has one layer
     wanted["hidden_difference"] = squares[batch["sequence_ids"] > 0].sum()
     assert jax.tree.map(float, sums) == pytest.approx(jax.tree.map(float, wanted), rel=1e-4)
-    mean = sums["loss"] / counts["weight"] + 0.25 * sums["hidden_difference"] / counts["tokens"]
+    mean = sums["loss"] / counts["weight"] + 0.25 * sums["hidden_difference"] / counts["read_tokens"]
     assert loss == pytest.approx(mean, rel=1e-6)

@@ -14,6 +14,7 @@ import pytest
 from bert_jax.errors import UserError
 from bert_jax.finetuning import job as jobs
 from bert_jax.objectives.flops import forward_flops, task_row_flops
+from bert_jax.objectives.labels import Labels
 from bert_jax.objectives.objective import Teacher
 from bert_jax.runtime.interruptions import Preemption, Watchdog
 from bert_jax.runtime.launch import Run
@@ -77,7 +78,7 @@ def test_rows_fill_all_devices_and_microbatches_and_ids_are_checked(tmp_path: pa
 
 
 def test_a_step_gets_the_state_the_batch_the_scalars_and_the_teacher(tmp_path: pathlib.Path):
-    teacher = Teacher(CONFIG, {"encoder": "its weights"}, head=HEADS["sequence"])
+    teacher = Teacher(Labels(CONFIG, HEADS["sequence"]), {"encoder": "its weights"})
     job = job_in(tmp_path, devices=2, inputs={"teacher_on": lambda mesh: teacher})
     state: Any = "state"
     given, batch, scalars, weights = job.arguments(state, job.rows(0))
@@ -87,7 +88,7 @@ def test_a_step_gets_the_state_the_batch_the_scalars_and_the_teacher(tmp_path: p
 
 
 def test_row_flops_include_the_forward_pass_of_the_teacher(tmp_path: pathlib.Path):
-    teacher = Teacher(dataclasses.replace(TINY, num_layers=5), {}, head=HEADS["sequence"])
+    teacher = Teacher(Labels(dataclasses.replace(TINY, num_layers=5), HEADS["sequence"]), {})
     frozen = {"freeze_encoder": True}
     alone, taught = (job_in(tmp_path, training=frozen, inputs={"teacher_on": lambda mesh, t=t: t}) for t in (None, teacher))
     assert alone.row_flops == task_row_flops(CONFIG, HEADS["sequence"], SHAPE, frozen=True)

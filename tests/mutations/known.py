@@ -82,8 +82,8 @@ SEEN = [
     Mistake(
         "bert_jax/objectives/distillation.py",
         1,
-        "teacher.params, batch, None, settings",
-        "teacher.params, batch, seed, settings",
+        "teacher.outputs(self.teacher.params, batch, None)",
+        "teacher.outputs(self.teacher.params, batch, seed)",
     ),
     Mistake(
         "bert_jax/interop/tensorflow.py",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from typing import ClassVar
 
 import flax.linen as nn
 import jax
@@ -13,10 +14,11 @@ import optax
 import pytest
 from scipy import special
 
+from bert_jax.data import DECODER, INPUTS
 from bert_jax.errors import UserError
-from bert_jax.model.bert import attention_weights
-from bert_jax.model.config import modern_block
-from bert_jax.model.pretraining import BertForPreTraining
+from bert_jax.model.bert import Bert, attention_weights
+from bert_jax.model.config import ModelConfig, modern_block, published
+from bert_jax.model.pretraining import BertForPreTraining, pretraining_model
 from bert_jax.model.tokens import Tokens
 from bert_jax.objectives.config import PretrainingDistillation
 from bert_jax.objectives.distillation import (
@@ -25,21 +27,18 @@ from bert_jax.objectives.distillation import (
     attention_divergence,
     projection_parameters,
     soft_loss_sum,
+    teacher_parameters,
 )
 from bert_jax.objectives.mlm_nsp import MlmNsp
 from bert_jax.objectives.model import Model
-from bert_jax.objectives.objective import TEACHER_PARTS, Teacher
-from tests.random_rows import TINY, drawn_parameters, objective_for, program_for, random_batch
+from bert_jax.objectives.objective import Objective, Teacher
+from tests.random_rows import TINY, drawn_parameters, objective_for, program_for, random_batch, teacher_of
 
 STUDENT = dataclasses.replace(TINY, initializer_range=0.3, scan_layers=True)  # compiled quickly
 WIDE = dataclasses.replace(STUDENT, hidden_size=24, num_layers=1)
 MODERN = dataclasses.replace(STUDENT, **modern_block(1) | {"layer_types": ("sliding",), "sliding_radius": 3}, num_layers=1)
+WISE = teacher_of(WIDE, drawn_parameters(WIDE, 1))
 ALL = PretrainingDistillation(temperature=2.0, soft_weight=0.4, hidden_weight=0.3, attention_weight=0.2, teacher_width=24)
-
-
-def teacher_of(config, seed=1) -> Teacher:
-    params = drawn_parameters(config, seed)
-    return Teacher(config, {part: params[part] for part in TEACHER_PARTS})
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -90,21 +89,21 @@ def differentiated(batch, student):
     last = {part: student[part] for part in (PROJECTION, "mlm_head")}
 
     def loss(last, of_teacher, student, batch):
-        objective = distilled(LAST, Teacher(WIDE, of_teacher))
+        objective = distilled(LAST, dataclasses.replace(WISE, params=of_teacher))
         sums, counts = objective.sums(student | last, batch, None), objective.counts(batch)
         return objective.loss(sums, counts), sums | counts
 
     gradient = jax.jit(jax.grad(loss, argnums=(0, 1), has_aux=True))
-    return jax.device_get(gradient(last, teacher_of(WIDE).params, student, batch))
+    return jax.device_get(gradient(last, WISE.params, student, batch))
 
 
 def test_the_losses_of_the_last_layer_equal_numpy(batch, student, differentiated):
-    check_losses(distilled(LAST, teacher_of(WIDE)), student, batch, differentiated[1], [(2, 1)])
+    check_losses(distilled(LAST, WISE), student, batch, differentiated[1], [(2, 1)])
 
 
 def test_the_losses_of_all_layers_and_the_embeddings_equal_numpy(batch):
     """A teacher with another kind of layers; it is as wide as the student, so nothing is projected."""
-    objective, params = distilled(UNIFORM, teacher_of(MODERN)), drawn_parameters(STUDENT)
+    objective, params = distilled(UNIFORM, teacher_of(MODERN, drawn_parameters(MODERN, 1))), drawn_parameters(STUDENT)
     check_losses(objective, params, batch, evaluated(objective, params, batch), [(0, 0), (1, 0), (2, 1)])
 
 
@@ -130,6 +129,102 @@ def check_losses(objective, params, batch, found, pairs):
     assert float(objective.loss(found, found)) == pytest.approx(float(expected), rel=1e-5)
 
 
+TRANSLATOR = ModelConfig(
+    **published("transformer_base")
+    | {"vocab_size": 64, "hidden_size": 16, "num_layers": 1, "decoder_layers": 1, "num_heads": 2, "intermediate_size": 32}
+    | {"max_position": 32, "hidden_dropout": 0.0, "attention_dropout": 0.0, "initializer_range": 0.3}
+)
+OTHERS = {
+    "next tokens": dataclasses.replace(STUDENT, direction="left_to_right"),
+    "next tokens by an LSTM": dataclasses.replace(STUDENT, encoder="bilm", direction="left_to_right", scan_layers=False),
+    "both directions of LSTMs": dataclasses.replace(STUDENT, encoder="bilm", scan_layers=False),
+    "translations": TRANSLATOR,
+    "translations by LSTMs": dataclasses.replace(STUDENT, encoder="cove", decoder_layers=1, scan_layers=False),
+}
+
+
+@pytest.mark.parametrize("kind", OTHERS)
+def test_every_objective_that_predicts_words_learns_the_words_and_the_states_of_a_teacher(kind, batch):
+    config = OTHERS[kind]
+    wide = dataclasses.replace(config, hidden_size=24, num_layers=1)
+    settings = PretrainingDistillation(temperature=2.0, soft_weight=0.4, hidden_weight=0.3, layers="last", teacher_width=24)
+    models = (config, drawn_parameters(config)), (wide, drawn_parameters(wide, 1))
+    kernel = np.random.default_rng(0).normal(0, 0.2, (16, 24)).astype(np.float32)
+    other = random_batch(4, rows=4)
+    batch = batch | {f"{DECODER}{name}": other[name] for name in INPUTS}
+    batch["targets"] = jnp.where(other["sequence_ids"] > 0, jnp.roll(other["input_ids"], -1, 1), -1)
+    objective = Distillation(objective_for(config, False), settings, teacher_of(*models[1])).for_model(Model(config))
+
+    @jax.jit
+    def separate(models, batch):
+        networks = [pretraining_model(one, next_sentence=False) for one in (config, wide)]
+        said = [
+            network.apply({"params": params}, batch, method="logits") for network, params in zip(networks, models, strict=True)
+        ]
+        states = [
+            Bert(one).apply({"params": params}, Tokens.of(batch), method="encode")[0]
+            for one, params in zip((config, wide), models, strict=True)
+        ]
+        return said, states
+
+    found = evaluated(objective, models[0][1] | {PROJECTION: {"kernel": kernel}}, batch)
+    (said, taught), (ours, theirs) = jax.device_get(separate([params for _, params in models], batch))
+    targets = {"mlm_logits": np.asarray(batch["masked_targets"]), "logits": np.asarray(batch["targets"])}
+    if "backward_logits" in said:  # the last token of a text has no later one
+        after = np.asarray(batch["masked_positions"]) + 2
+        ids = np.pad(np.asarray(batch["sequence_ids"]), ((0, 0), (0, 2)))
+        exists = np.take_along_axis(ids, after, 1) > 0
+        targets["backward_logits"] = np.where(exists, targets["mlm_logits"], -1)
+    wanted, count = 0.0, 0
+    for name, logits in said.items():
+        p, q = (special.log_softmax(np.float64(x) / 2, -1) for x in (taught[name], logits))
+        wanted += 4 * (np.exp(p) * (p - q)).sum(-1)[targets[name] >= 0].sum()
+        count += (targets[name] >= 0).sum()
+    assert float(found["soft_loss"]) == pytest.approx(wanted, rel=1e-4)
+    real = np.asarray(batch["sequence_ids"]) > 0
+    difference = np.square(np.float64(ours) @ kernel - theirs).mean(-1)[real].sum()
+    assert float(found["hidden_difference"]) == pytest.approx(difference, rel=1e-4)
+
+    hard, of = objective.plain.hard_loss
+    assert float(found[of]) == count
+    plain = evaluated(objective.plain, models[0][1], batch)
+    assert float(found[hard]) == pytest.approx(float(plain[hard]), rel=1e-5), "the same as without a teacher"
+    expected = (0.6 * found[hard] + 0.4 * wanted) / count + 0.3 * difference / real.sum()
+    assert float(objective.loss(found, found)) == pytest.approx(float(expected), rel=1e-4)
+
+
+@dataclasses.dataclass(frozen=True)
+class Shifted(Objective):
+    """An objective of one's own whose sums are not made of outputs. It reads the encoder only."""
+
+    scores: ClassVar[dict[str, tuple[str, str]]] = {"size": ("size", "tokens")}
+
+    def sums(self, params, batch, seed):
+        return {"size": jnp.square(self.model.encode(params, batch, seed).astype(jnp.float32)).sum()}
+
+    def loss(self, sums, counts):
+        return sums["size"] / counts["tokens"]
+
+
+def test_an_objective_with_sums_of_its_own_learns_the_states_of_a_teacher_of_any_kind(batch, student):
+    settings = PretrainingDistillation(soft_weight=0.0, hidden_weight=0.3, layers="last", teacher_width=24)
+    only = {part: WISE.params[part] for part in ("embeddings", "encoder")}
+    teacher = Teacher(Shifted().for_model(Model(WIDE)), only)
+    objective = Distillation(Shifted(), settings, teacher).for_model(Model(STUDENT))
+    assert teacher_parameters(teacher.objective, settings).keys() == only.keys()
+    params = {part: student[part] for part in (*only, PROJECTION)}
+    found = evaluated(objective, params, batch)
+    (_, ours, _), (_, theirs, _) = (
+        outputs_of(one, x, batch) for one, x in ((STUDENT, student), (WIDE, drawn_parameters(WIDE, 1)))
+    )
+    real = np.asarray(batch["sequence_ids"]) > 0
+    difference = np.square(ours[-1] @ np.float64(student[PROJECTION]["kernel"]) - theirs[-1]).mean(-1)[real].sum()
+    assert float(found["size"]) == pytest.approx(np.square(ours[-1]).sum(), rel=1e-4)
+    assert float(found["hidden_difference"]) == pytest.approx(difference, rel=1e-4)
+    expected = np.square(ours[-1]).sum() / real.sum() + 0.3 * difference / real.sum()
+    assert float(objective.loss(found, found)) == pytest.approx(expected, rel=1e-4)
+
+
 def test_no_gradient_reaches_the_teacher_and_the_projection_has_one(differentiated):
     (ours, theirs), _ = differentiated
     assert not any(np.any(leaf) for leaf in jax.tree.leaves(theirs))
@@ -137,17 +232,17 @@ def test_no_gradient_reaches_the_teacher_and_the_projection_has_one(differentiat
 
 
 def test_soft_targets_alone_need_no_hidden_states_and_give_the_same_loss(batch, student):
-    found = evaluated(distilled(PretrainingDistillation(temperature=2.0), teacher_of(WIDE)), student, batch)
+    found = evaluated(distilled(PretrainingDistillation(temperature=2.0), WISE), student, batch)
     assert found.keys().isdisjoint({"hidden_difference", "attention_divergence"})
     (ours, *_), (theirs, *_) = outputs_of(STUDENT, student, batch), outputs_of(WIDE, drawn_parameters(WIDE, 1), batch)
     assert float(found["soft_loss"]) == pytest.approx(soft_loss(ours, theirs, batch), rel=1e-4)
 
 
 def test_the_terms_are_means_over_targets_and_tokens():
-    loss = jax.jit(distilled(ALL, Teacher(WIDE, {})).loss)
+    loss = jax.jit(distilled(ALL, dataclasses.replace(WISE, params={})).loss)
     sums = {"mlm_loss": 10, "nsp_loss": 3, "soft_loss": 5, "hidden_difference": 7, "attention_divergence": 11}
     for n in (0.0, 1.0, 4.0):
-        counts = {"mlm_targets": n, "nsp_examples": n, "tokens": 2 * n}
+        counts = {"mlm_targets": n, "nsp_examples": n, "read_tokens": 2 * n}
         found = loss(*({name: np.float32(value) for name, value in numbers.items()} for numbers in (sums, counts)))
         n, tokens = max(n, 1), max(2 * n, 1)
         wanted = (0.6 * 10 + 3 + 0.4 * 5) / n + (0.3 * 7 + 0.2 * 11) / tokens
@@ -164,9 +259,9 @@ class Doubled(MlmNsp):
 
 def test_an_inherited_objective_with_its_own_loss_has_the_loss_without_the_terms_as_score():
     sums = {"mlm_loss": 10.0, "nsp_loss": 3.0, "soft_loss": 5.0, "hidden_difference": 7.0, "attention_divergence": 11.0}
-    sums = {name: np.float32(x) for name, x in {**sums, "mlm_targets": 4.0, "nsp_examples": 4.0, "tokens": 8.0}.items()}
+    sums = {name: np.float32(x) for name, x in {**sums, "mlm_targets": 4.0, "nsp_examples": 4.0, "read_tokens": 8.0}.items()}
     for plain, loss in ((objective_for(STUDENT), 3.25), (Doubled(), 5.75)):
-        found = Distillation(plain, ALL, Teacher(WIDE, {})).for_model(Model(STUDENT, True)).summarise(sums)
+        found = Distillation(plain, ALL, dataclasses.replace(WISE, params={})).for_model(Model(STUDENT, True)).summarise(sums)
         assert (found["loss"], found["soft_loss"], [*found][-1]) == (loss, 1.25, "loss")
 
 
@@ -176,7 +271,8 @@ def test_soft_targets_count_only_slots_with_a_target():
     targets = np.array([[3, -1, 0], [-1, -1, 5]])
     p, q = (special.log_softmax(x / 3, -1) for x in (theirs, ours))
     wanted = 9 * (np.exp(p) * (p - q)).sum(-1)[targets >= 0].sum()
-    found = jax.jit(soft_loss_sum, static_argnums=3)(*np.float32([ours, theirs]), targets.astype(np.int32), 3.0)
+    ours, theirs = ({"words": x} for x in np.float32([ours, theirs]))
+    found = jax.jit(soft_loss_sum, static_argnums=3)(ours, theirs, {"words": targets.astype(np.int32)}, 3.0)
     assert float(found) == pytest.approx(wanted, rel=1e-5)
 
 
@@ -193,7 +289,7 @@ def test_the_attention_divergence_is_a_mean_over_layers_heads_and_real_tokens():
 
 
 def test_the_projection_is_trained_but_is_no_part_of_the_model():
-    objective = distilled(ALL, teacher_of(WIDE))
+    objective = distilled(ALL, WISE)
     assert objective.abstract_parameters().keys() - objective.model_parameters().keys() == {PROJECTION}
 
 

@@ -19,7 +19,7 @@ from bert_jax.interface.named import load_named
 from bert_jax.model.heads.bert_with_head import BertWithHead
 from bert_jax.model.heads.outputs import MultiLabel, Outputs
 from bert_jax.objectives.config import PretrainingDistillation
-from bert_jax.objectives.distillation import TaskDistillation, hidden_state_difference, teacher_layers
+from bert_jax.objectives.distillation import READ, TaskDistillation, hidden_state_difference, teacher_layers
 from bert_jax.objectives.labels import LabelLoss, Labels
 from bert_jax.objectives.model import Model, dense
 from bert_jax.objectives.objective import Objective, Teacher
@@ -318,7 +318,7 @@ def test_task_loss_is_divided_by_label_weights_and_hidden_states_by_tokens():
     objective = TaskDistillation(plain, PretrainingDistillation(hidden_weight=0.5))
     sums = {"loss": np.float32(6), "hidden_difference": np.float32(8)}
     for tokens, mean in ((0.0, 8.0), (1.0, 8.0), (4.0, 2.0)):
-        counts = {"weight": np.float32(3), "tokens": np.float32(tokens)}
+        counts = {"weight": np.float32(3), READ: np.float32(tokens)}
         assert float(objective.loss(sums, counts)) == pytest.approx(2.0 + 0.5 * mean)
 
 
@@ -388,7 +388,7 @@ def test_a_student_without_layers_learns_from_predictions_alone():
     config, head = dataclasses.replace(CONFIG, encoder="static", num_layers=0), VARIANTS["sequence, concat"]
 
     def sums(params, batch):
-        objective = TaskDistillation(Labels(config, head), SOFT, Teacher(config, params, head=head))
+        objective = TaskDistillation(Labels(config, head), SOFT, Teacher(Labels(config, head), params))
         return objective.for_model(Model(config)).sums(params, batch, None)
 
     assert jax.eval_shape(sums, shapes_of(head, config), packed("sequence")[3]).keys() == {"loss", "correct"}

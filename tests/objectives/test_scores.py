@@ -128,7 +128,7 @@ def test_the_loss_may_consist_of_pairs_only():
 
 
 def test_distillation_scores_are_means_outside_of_the_loss():
-    sums = {"mlm_loss": 30.0, "mlm_correct": 4, "mlm_targets": 10, "tokens": 40}
+    sums = {"mlm_loss": 30.0, "mlm_correct": 4, "mlm_targets": 10, "tokens": 50, "read_tokens": 40}
     taught = {"soft_loss": 5.0, "hidden_difference": 8.0, "attention_divergence": 2.0}
     scores = Distillation(objective_of("mlm"), PretrainingDistillation()).summarise(sums | taught)
     assert (scores["soft_loss"], scores["hidden_difference"], scores["attention_divergence"]) == (0.5, 0.2, 0.05)

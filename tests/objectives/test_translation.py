@@ -51,7 +51,7 @@ BATCH = epoch(PACKED)[1]
 @jax.jit
 def outputs(params, batch):
     """Returns (logits, sums, row losses)."""
-    return OBJECTIVE.logits(params, batch, None), OBJECTIVE.sums(params, batch, None), OBJECTIVE.row_losses(params, batch)
+    return OBJECTIVE.model.target_logits(params, batch), OBJECTIVE.sums(params, batch, None), OBJECTIVE.row_losses(params, batch)
 
 
 @pytest.fixture(scope="module")

@@ -47,7 +47,7 @@ def attentive(**model):
     [
         ({"without": ("mlm_head",)}, "has no trained mlm_head"),
         ({"untrained": ("mlm_head",)}, "has no trained mlm_head"),
-        ({"direction": "left_to_right"}, "is not a masked language model: its direction is left_to_right"),
+        ({"direction": "left_to_right"}, "predicts other words than the student, since it has direction=left_to_right"),
         ({"max_position": 16}, "reads only 16 tokens, but the rows have 32; shorten the rows, or .* --max-position=32"),
         ({"type_vocab_size": 1}, "has no token type for the second text of a pair; set config.examples.pairs=none"),
         ({"vocab_size": TINY.vocab_size + 8}, r"rows of word embeddings, but the student .* convert --replace-vocab=MODEL"),

@@ -16,14 +16,13 @@ from bert_jax.data.batches import to_device
 from bert_jax.data.config import ExampleConfig
 from bert_jax.objectives.config import PretrainingDistillation
 from bert_jax.objectives.distillation import PROJECTION
-from bert_jax.objectives.objective import TEACHER_PARTS, Teacher
-from bert_jax.pretraining.program import pretraining_program, step_scalars
+from bert_jax.pretraining.program import pretraining_program, step_scalars, teacher_config
 from bert_jax.pretraining.start import initial_parameters
 from bert_jax.sharding.config import MeshConfig
 from bert_jax.sharding.mesh import make_mesh
 from bert_jax.sharding.rules import ACTIVATION_RULES, BATCH
 from bert_jax.training.steps import Program
-from tests.random_rows import TINY, drawn_parameters, random_batch, random_parameters
+from tests.random_rows import TINY, drawn_parameters, random_batch, random_parameters, teacher_of
 
 ROWS = 16
 DROPPING = dataclasses.replace(TINY, num_heads=4, hidden_dropout=0.1, attention_dropout=0.1, scan_layers=True)  # compiled quickly
@@ -75,7 +74,7 @@ def train_by_a_teacher(mesh_config: MeshConfig, devices: int = 8) -> tuple[Any, 
     distillation = PretrainingDistillation(hidden_weight=0.5, teacher_width=24)
     experiment = dataclasses.replace(experiment_on(mesh_config), teacher="any", distillation=distillation)
     mesh = make_mesh(mesh_config, jax.devices()[:devices])
-    teacher = Teacher(wide, {part: of_teacher[part] for part in TEACHER_PARTS})
+    teacher = teacher_of(teacher_config(wide, experiment), of_teacher)
     program = by_gradient(pretraining_program(experiment, mesh, teacher))
     kernel = np.random.default_rng(0).normal(0, 0.25, (16, 24)).astype(np.float32)
     first = state_with({**drawn_parameters(experiment.model, experiment.seed), PROJECTION: {"kernel": kernel}}, program)

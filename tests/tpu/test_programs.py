@@ -43,6 +43,7 @@ from bert_jax.tpu.programs import (
     pretraining_step,
     with_overrides,
 )
+from bert_jax.training import teachers as placed
 from tests.data.corpora import corpus_of
 
 SIZES = {"vocab_size": 64, "hidden_size": 32, "num_layers": 4, "num_heads": 2, "intermediate_size": 64, "max_position": 512}
@@ -132,7 +133,7 @@ def test_only_a_rejected_kernel_is_taken_from_the_teacher_of_a_task(unlowered, m
     """As in a run, whose `config.model` is not the teacher's."""
     values = read_experiment("experiments/finetune/distil.py:glue/mrpc", [("init_from", "model")], FinetuningExperiment)
     teachers: list[ModelConfig] = []
-    monkeypatch.setattr(programs, "resolve", lambda config, mesh: teachers.append(config) or config)
+    monkeypatch.setattr(placed, "resolve", lambda config, mesh: teachers.append(config) or config)
     chosen = with_overrides(FinetuningExperiment.from_dict(values), {"model.attention": "plain"})
     case = Case("distil.py", chosen, "finetune", 0, str(TEACHER), None)
     for one in (case, case.without_kernels({"attention"})):

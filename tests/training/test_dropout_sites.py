@@ -23,7 +23,7 @@ from bert_jax.objectives.config import PretrainingDistillation
 from bert_jax.objectives.distillation import Distillation, TaskDistillation
 from bert_jax.objectives.labels import LabelLoss, Labels
 from bert_jax.objectives.model import Model
-from bert_jax.objectives.objective import TEACHER_PARTS, Objective, Teacher
+from bert_jax.objectives.objective import Objective, Teacher
 from bert_jax.pretraining import replay
 from bert_jax.pretraining.program import pretraining_program, teacher_config
 from bert_jax.sharding.config import MeshConfig
@@ -31,7 +31,7 @@ from bert_jax.sharding.mesh import make_mesh
 from bert_jax.training.steps import StepSeed, gradients
 from tests.model import test_encoder_decoder
 from tests.random_features import HEADS, random_features, random_label_parameters
-from tests.random_rows import TINY, drawn_parameters, objective_for, random_batch, random_parameters
+from tests.random_rows import TINY, drawn_parameters, objective_for, random_batch, random_parameters, teacher_of
 
 HIDDEN, ATTENTION, HEAD = 0.25, 0.125, 0.375
 CONFIG = dataclasses.replace(TINY, hidden_dropout=HIDDEN, attention_dropout=ATTENTION)
@@ -181,15 +181,14 @@ def teacher_of_pretraining(rate: float) -> None:
     settings = PretrainingDistillation(hidden_weight=1.0, attention_weight=1.0)
     params = random_parameters()
     config = teacher_config(with_rate(rate), pretraining_of(0.0))
-    teacher = Teacher(config, {part: params[part] for part in TEACHER_PARTS})
-    objective = Distillation(objective_for(TINY), settings, teacher).for_model(Model(TINY, True))
+    objective = Distillation(objective_for(TINY), settings, teacher_of(config, params)).for_model(Model(TINY, True))
     jax.eval_shape(objective.sums, params, ROWS, jnp.uint32(1))
 
 
 def teacher_of_a_task(rate: float) -> None:
     config = with_rate(rate)
     params = random_label_parameters(LABELLED_HEAD)
-    teacher = Teacher(config, params, head=dataclasses.replace(LABELLED_HEAD, dropout=rate))
+    teacher = Teacher(Labels(config, dataclasses.replace(LABELLED_HEAD, dropout=rate)), params)
     plain = Labels(TINY, LABELLED_HEAD, LabelLoss())
     objective = TaskDistillation(plain, PretrainingDistillation(hidden_weight=1.0), teacher).for_model(Model(TINY))
     jax.eval_shape(objective.sums, params, LABELLED, jnp.uint32(1))

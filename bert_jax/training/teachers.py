@@ -1,0 +1,69 @@
+"""Checks the teacher of a distillation, and places its parameters on the devices. `pretraining/start.py` and
+`finetuning/start.py` load teachers."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+
+import jax
+from jax.sharding import Mesh
+from jaxtyping import PyTree
+
+from bert_jax.data.tokenizers.tokenizer import VocabularyInfo
+from bert_jax.errors import UserError
+from bert_jax.interface.words import counted
+from bert_jax.interop.huggingface import Model
+from bert_jax.model.config import ModelConfig
+from bert_jax.objectives.config import PretrainingDistillation
+from bert_jax.objectives.distillation import teacher_parameters
+from bert_jax.objectives.model import unboxed
+from bert_jax.objectives.objective import Objective, Teacher
+from bert_jax.sharding.kernels import resolve
+from bert_jax.sharding.rules import parameter_shardings, with_shardings
+from bert_jax.training.warm_start import same_vocabulary
+
+
+def require_same_vocabulary(named: str, teacher: Model, vocabulary: VocabularyInfo, whose: str, remedy: str) -> None:
+    """Raises UserError unless the teacher has the `vocabulary`, which is the vocabulary of `whose`."""
+    if not same_vocabulary(teacher.tokenizer.vocabulary, vocabulary):
+        raise UserError(f"{named} has a different vocabulary than {whose}; {remedy}")
+
+
+def require_length(named: str, teacher: ModelConfig, longest: int, what: str, remedy: str) -> None:
+    """Raises UserError unless the teacher reads texts of `longest` tokens, which is the length of `what`."""
+    if teacher.max_position < longest:
+        raise UserError(f"{named} reads only {counted(teacher.max_position, 'token')}, but {what}; {remedy}")
+
+
+def make_teacher(
+    objective: Objective, settings: PretrainingDistillation, params: Mapping[str, PyTree], named: str, key: str
+) -> Teacher:
+    """Returns the teacher with only the parameters that the student learns from. `objective` is the student's objective, for the
+    teacher's model. Messages call the teacher `named` and the objective `key`.
+
+    Raises UserError if the method `outputs` of a user's objective reads parameters that the teacher does not have."""
+    shapes = {part: tree for part, tree in unboxed(teacher_parameters(objective, settings)).items() if part in params}
+    if settings.soft_weight:
+        try:
+            jax.eval_shape(lambda p, b: objective.outputs(p, b, None), shapes, objective.abstract_batch(2))
+        except KeyError as error:
+            raise UserError(
+                f"{key}: outputs reads the parameters {error}, which {named} does not have; leave them out of the outputs where "
+                "they are missing, or set config.distillation.soft_weight=0 to learn from the teacher's hidden states alone"
+            ) from error
+    return Teacher(objective, {part: params[part] for part in shapes})
+
+
+def on_mesh(teacher: Teacher, mesh: Mesh) -> Teacher:
+    """Returns `teacher` with the kernels for the devices of `mesh`. The teacher's arrays (or their shapes) are sharded like the
+    arrays of a student without ZeRO."""
+    objective = teacher.objective
+    boxed = objective.abstract_parameters()
+    shardings = parameter_shardings({part: boxed[part] for part in teacher.params}, mesh)
+    if any(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in jax.tree.leaves(teacher.params)):
+        params = with_shardings(teacher.params, shardings)
+    else:
+        params = jax.jit(lambda params: params, out_shardings=shardings)(teacher.params)
+    model = dataclasses.replace(objective.model, config=resolve(teacher.config, mesh))
+    return dataclasses.replace(teacher, objective=objective.for_model(model), params=params)
