@@ -20,7 +20,7 @@
 
 `bert_jax/objectives/__init__.py` lists the built-in objectives. `config.objective=FILE.py:Mine` selects your own objective.
 Everything else is derived from the class, such as log lines, metrics.jsonl, TensorBoard, figures, the held-out evaluation,
-FLOPs, shardings, accumulation, checkpoints, `--replay`, `aot`, studies and the exported model.
+FLOPs, shardings, accumulation, checkpoints, `--replay`, `aot`, studies, the exported model and learning from a teacher.
 """
 
 from __future__ import annotations

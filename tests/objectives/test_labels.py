@@ -394,6 +394,30 @@ def test_a_student_without_layers_learns_from_predictions_alone():
     assert jax.eval_shape(sums, shapes_of(head, config), packed("sequence")[3]).keys() == {"loss", "correct"}
 
 
+class Twice(Labels):
+    """An objective of one's own whose sums are not made of one prediction."""
+
+    def sums(self, params, batch, seed):
+        return {name: 2 * x for name, x in super().sums(params, batch, seed).items()}
+
+
+def test_an_objective_of_ones_own_with_its_own_sums_learns_the_hidden_states_of_a_teacher():
+    head, settings = HEADS["sequence"], PretrainingDistillation(soft_weight=0.0, hidden_weight=1.0)
+    params, others = (random_label_parameters(head, CONFIG, seed=seed) for seed in (0, 1))
+    batch = packed("sequence")[3]
+
+    @jax.jit
+    def both(params, others, batch):
+        taught = [TaskDistillation(kind(CONFIG, head), settings, Teacher(kind(CONFIG, head), others)) for kind in (Labels, Twice)]
+        plain = Labels(CONFIG, head).sums(params, batch, None)
+        return plain, *(one.for_model(Model(CONFIG)).sums(params, batch, None) for one in taught)
+
+    plain, usual, own = jax.device_get(both(params, others, batch))
+    assert usual.keys() == own.keys() == {*plain, "hidden_difference"}
+    assert float(own["hidden_difference"]) == pytest.approx(float(usual["hidden_difference"]), rel=1e-5)
+    assert [float(own[name]) for name in plain] == pytest.approx([2 * float(plain[name]) for name in plain], rel=1e-5)
+
+
 # ------------------------------------------------------------------------------------------------------------- the whole model
 
 VARIANTS = HEADS | {
