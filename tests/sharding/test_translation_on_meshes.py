@@ -21,7 +21,7 @@ from bert_jax.sharding.kernels import resolve
 from bert_jax.sharding.mesh import make_mesh
 from bert_jax.training.steps import Program
 from tests.model.test_encoder_decoder import TINY, pairs
-from tests.random_rows import random_parameters, largest_difference
+from tests.random_rows import largest_difference, random_parameters
 from tests.sharding.training import moved, state_with
 
 CONFIG = dataclasses.replace(
