@@ -12,7 +12,7 @@ import pathlib
 import re
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import ClassVar, TypeAlias
 
@@ -152,8 +152,8 @@ class Checkpoints:
         A state that does not fit in memory does not count as unreadable. Neither does a state that cannot be read at the
         moment, e.g. because a connection was lost. In this case, raises WorkdirError or StorageError after several attempts. If
         there are no later states and none of the states is readable, raises WorkdirError. The unreadable states stay in place,
-        so that the next run also fails instead of training from the start. Also raises WorkdirError if the disk has no room for
-        another state."""
+        so that the next run also fails instead of training from the start. Also raises WorkdirError if every state has other
+        arrays than `abstract_state`, or if the disk has no room for another state."""
         require_room(self._directory, sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(abstract_state)))
         self._wait_for_save()
         there = sorted(self._manager.all_steps(), reverse=True)
@@ -162,6 +162,7 @@ class Checkpoints:
         if or_earliest:
             steps, repeated = steps + repeated[::-1], []
         unreadable: list[int] = []
+        others: list[BaseException] = []
         for step in steps:
             state, error = self._try_restore(step, abstract_state)
             if state is not None:
@@ -169,9 +170,15 @@ class Checkpoints:
                 self._remove([later for later in there if later > step and later not in unreadable])
                 return state
             unreadable.append(step)
+            others += [error] if isinstance(error, OtherArrays) else []
             if not repeated:
                 message = "the checkpoint of step %s cannot be read (%s); trying another one"
                 log.warning(message, f"{step:,}", _cause(error))
+        if steps and len(others) == len(steps):
+            raise WorkdirError(
+                f"the checkpoints in {self._directory} have other arrays than this run ({others[0]}); continue the run with the "
+                "code, the packages and the files of your own with which it began, or move the directory away to start over"
+            )
         if repeated:
             self._remove(there)
         elif steps:
@@ -230,8 +237,10 @@ class Checkpoints:
         Orbax's manager would wait for the other processes after reading. A process that could not read the state would go on to
         `gather`, while the other processes would still wait for it at Orbax's barrier. Each would wait for the other."""
         place = self._directory / str(step)
-        state = ocp.StandardCheckpointHandler().restore(place / ITEM, args=ocp.args.StandardRestore(layout))
-        return state, ocp.JsonCheckpointHandler().restore(place / DIGESTS, args=ocp.args.JsonRestore())
+        written = ocp.JsonCheckpointHandler().restore(place / DIGESTS, args=ocp.args.JsonRestore())
+        if by_name(layout).keys() != written.keys():
+            raise OtherArrays(by_name(layout).keys(), written.keys())
+        return ocp.StandardCheckpointHandler().restore(place / ITEM, args=ocp.args.StandardRestore(layout)), written
 
     def _quarantine(self, steps: Sequence[int]) -> None:
         """Moves the states of `steps` to `unreadable/`, so that new states can use their step numbers."""
@@ -401,6 +410,15 @@ def _restore_error(state: State, written: Mapping[str, int]) -> ValueError | Non
     if changed := differing(found, written):
         return ValueError(f"its contents differ from the saved digests: {_format_names(changed)} changed on disk")
     return _not_finite(nonfinite) if nonfinite else None
+
+
+class OtherArrays(ValueError):
+    """A state has other arrays than the run, for example because its optimizer was of another version."""
+
+    def __init__(self, wanted: Collection[str], found: Collection[str]):
+        only = (sorted({*found} - {*wanted}), "has", "the run does not"), (sorted({*wanted} - {*found}), "lacks", "the run has")
+        parts = [f"it {verb} {_format_names(names)}, which {rest}" for names, verb, rest in only if names]
+        super().__init__("; ".join(parts))
 
 
 class NonfiniteState(ValueError):

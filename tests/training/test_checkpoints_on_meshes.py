@@ -325,6 +325,19 @@ def test_unreadable_checkpoints_stay_in_place_if_none_can_be_read(tmp_path: path
         assert steps_in(tmp_path) == [1, 2]
 
 
+@pytest.mark.parametrize("until", [None, 1])
+def test_states_of_another_optimizer_are_named_and_stay_in_place(tmp_path: pathlib.Path, until: int | None):
+    save_all(tmp_path, 1, 2)
+    other = state_at(0) | {"nu": state_at(0)["weights"]}
+    wanted = {name: x for name, x in other.items() if name != "weights"}
+    both = "it has weights, which the run does not; it lacks nu, which the run has"
+    for state, says in ((other, "it lacks nu, which the run has"), (wanted, both)):
+        with Checkpoints(tmp_path, keep=9) as checkpoints, pytest.raises(UserError, match=rf"other arrays than .* \({says}"):
+            checkpoints.restore_latest(abstract(state), until=until)
+        assert steps_in(tmp_path) == [1, 2]
+    assert_equal(restored(tmp_path), state_at(2))
+
+
 @pytest.mark.parametrize("removed", [0, 1, 6, None])
 def test_a_kill_during_the_removal_of_a_checkpoint_does_not_block_a_run(tmp_path: pathlib.Path, removed: int | None):
     """The states are best weights. The run continues from a step before the newer ones, and finds them again."""
