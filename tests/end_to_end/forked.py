@@ -17,6 +17,7 @@ import importlib
 import multiprocessing
 import os
 import pathlib
+import re
 import resource
 import shutil
 import signal
@@ -242,8 +243,8 @@ def start(
 ) -> Started:
     """Starts running `commands` in one process with this many devices; their output goes to files in `directory`.
 
-    prepare: a function of a module, which the process calls first. slow: files and directories whose name contains one of these
-    appear a second late, as on a slow disk. around: the environment of all commands, or one for each.
+    prepare: a function of a module, which the process calls first. slow: files and directories in whose path one of these regular
+    expressions is found appear a second late, as on a slow disk. around: the environment of all commands, or one for each.
     """
     directory.mkdir(parents=True, exist_ok=True)
     outputs = [directory / f"output-{time.monotonic_ns()}-{i}.txt" for i in range(len(commands))]
@@ -393,11 +394,11 @@ def _draw_blank_figures() -> None:
     plots._draw = blank
 
 
-def _slow_down(names: Sequence[str]) -> None:
+def _slow_down(patterns: Sequence[str]) -> None:
     rename = os.rename
 
     def late(source: Any, target: Any, **named: Any) -> None:
-        if any(name in os.fspath(target) for name in names):
+        if any(re.search(pattern, os.fspath(target)) for pattern in patterns):
             time.sleep(1)
         rename(source, target, **named)
 

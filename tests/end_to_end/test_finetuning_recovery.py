@@ -68,6 +68,9 @@ LAST_STEP = 60
 IMPROVING = (3, 6, 12)
 """The steps of a run with CAREFUL whose evaluations count as the best so far (see `given_improvements`). Two evaluations without
 a better one end the run at step 18."""
+SLOW = ("/checkpoints/8", "/best/12$")
+"""A state that takes three seconds to save, one for each of its parts and one for itself, since a copy has to be made in that
+time; and best weights that appear a second late."""
 SMALL_FILES = 24_000
 """A file size in bytes: more than the text files of a run, less than the list of a state's arrays (32 kB; how its numbers are
 spread over files differs from one save to the next)."""
@@ -166,7 +169,7 @@ def runs(toys: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -> Runs:
         "armed at last": Signal(ASKED, call=STEPS + 8, once_there=(reached,)).arm,
         "a sweep": command(toys, sweep, *SWEEP),
     }
-    ends = forked.commands_run(base, commands, prepare=given_improvements, slow=("/checkpoints/8", "/best/12")).ends
+    ends = forked.commands_run(base, commands, prepare=given_improvements, slow=SLOW).ends
     assert ends["whole"].status == 0, ends["whole"].output
     return Runs(base, whole, place, ends, early)
 
