@@ -68,7 +68,10 @@ def pretraining_program(experiment: PretrainingExperiment, mesh: Mesh, teacher: 
 def phase_program(experiment: PretrainingExperiment, program: Program, phase: int) -> Program:
     """Returns the run's `program` with the settings of a phase. The state has the same structure in all phases."""
     own = experiment.for_phase(phase)
-    return program if own is experiment else dataclasses.replace(pretraining_program(own, program.mesh), teacher=program.teacher)
+    if own is experiment:
+        return program
+    of_phase = pretraining_program(own, program.mesh)
+    return of_phase if program.teacher is None else dataclasses.replace(of_phase, teacher=program.teacher)
 
 
 def phase_step(experiment: PretrainingExperiment, program: Program, phase: int) -> jax.stages.Wrapped:
