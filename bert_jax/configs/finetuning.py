@@ -216,8 +216,6 @@ class FinetuningExperiment:
 
     def validate(self) -> None:
         """Checks the constraints between sections. Raises UserError."""
-        from bert_jax.objectives.objective import Objective  # this import also imports JAX, which takes a second
-
         if not self.init_from:
             raise UserError("config.init_from is empty; name the model to fine-tune (directory, workdir or hub name)")
         t, s, d = self.training, self.selection, self.distillation
@@ -263,10 +261,10 @@ class FinetuningExperiment:
                 f"config.distillation.teacher={d.teacher} has no effect, because soft_weight and hidden_weight are 0; raise "
                 "one of them, or leave the teacher out"
             )
-        if d.teacher and d.soft_weight and kind.sums is not Objective.sums:
+        if d.teacher and d.soft_weight and (wrong := kind.no_soft_targets()):
             raise UserError(
-                f"{OBJECTIVE}={self.objective} overrides sums, so its predictions are not known; define outputs and output_sums "
-                "instead, or set config.distillation.soft_weight=0 to learn only from the teacher's hidden states"
+                f"{OBJECTIVE}={self.objective} {wrong}; or learn only the teacher's hidden states, with soft_weight=0 and "
+                "hidden_weight=1 in config.distillation"
             )
         if t.freeze_encoder and t.gradual_unfreezing:
             raise UserError("config.training.freeze_encoder and gradual_unfreezing contradict each other; choose one")

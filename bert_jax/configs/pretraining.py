@@ -336,8 +336,8 @@ class PretrainingExperiment:
             )
         if d.soft_weight and (wrong := plain.no_soft_targets()):
             raise UserError(
-                f"config.objective={self.objective} {wrong}; set config.distillation.soft_weight=0 and hidden_weight to learn "
-                "only from the teacher's hidden states, or leave config.teacher out"
+                f"config.objective={self.objective} {wrong}; or learn only the teacher's hidden states, with soft_weight=0 and "
+                "hidden_weight=1 in config.distillation"
             )
         if d.attention_weight and not model.has_attention:
             raise UserError(

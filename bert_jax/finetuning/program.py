@@ -77,7 +77,9 @@ def check_objective(experiment: FinetuningExperiment, config: ModelConfig, head:
     """Raises UserError if an objective from a user's file breaks the contract of an objective (see `Labels.check`)."""
     if is_in_file(experiment.objective):
         loss = LabelLoss(label_smoothing=experiment.training.label_smoothing)
-        task_objective(experiment, config, head, loss).check(f"{OBJECTIVE}={experiment.objective}")
+        labels = task_objective(experiment, config, head, loss)
+        objective = task_distillation(experiment, labels) if experiment.distillation.teacher else labels
+        objective.check(f"{OBJECTIVE}={experiment.objective}")
 
 
 @functools.cache  # the cache stays small, since each parallel run has only one mesh

@@ -181,7 +181,7 @@ def load_teacher(experiment: FinetuningExperiment, student: Model, head: TaskHea
         return None
     from bert_jax.training.teachers import require_length, require_same_vocabulary
 
-    teacher = import_model(name)
+    teacher = import_model(name, vocab_multiple=experiment.model.vocab_multiple)
     if teacher.head is None or not teacher.head.has_same_outputs(head):
         raise UserError(f"config.distillation.teacher={name} has no head for this task; fine-tune it on the same task first")
     if head.has_crf or teacher.head.has_crf:
@@ -198,14 +198,19 @@ def load_teacher(experiment: FinetuningExperiment, student: Model, head: TaskHea
 
 
 def check_widths(experiment: FinetuningExperiment, teacher: ModelConfig, student: ModelConfig) -> None:
-    """Raises UserError if the loss compares hidden states, and the student has no layers or another hidden size than the
-    teacher."""
+    """Raises UserError if the loss compares hidden states, and one of the two models has no layers, or their hidden sizes
+    differ."""
     if not experiment.distillation.hidden_weight:
         return
     if not student.num_layers:
         raise UserError(
             f"config.distillation.hidden_weight compares the hidden states of layers, but the student is a {student.encoder} "
             "model without layers; set hidden_weight to 0"
+        )
+    if not teacher.num_layers:
+        raise UserError(
+            "config.distillation.hidden_weight compares the hidden states of layers, but the teacher is a "
+            f"{teacher.encoder} model without layers; set hidden_weight to 0"
         )
     if teacher.hidden_size != student.hidden_size:
         raise UserError(

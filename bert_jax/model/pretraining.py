@@ -139,7 +139,8 @@ class BiLstmForPreTraining(BertForPreTraining):
         return {"mlm_logits": forward, "backward_logits": backward}
 
     def logits_and_states(self, batch: Batch, dropout_seed: Seed | None = None) -> dict[str, Float[Array, " ..."]]:
-        """Returns the `logits` and the "hidden_states". The layers are called twice, and XLA merges the two forward passes."""
+        """Returns the `logits` and the "hidden_states". The layers are called twice; their forward passes are the same program,
+        which XLA merges."""
         return self.logits(batch, dropout_seed) | {"hidden_states": self.encode(Tokens.of(batch), dropout_seed)[1]}
 
     def predicting(self, tokens: Tokens, dropout_seed: Seed | None = None) -> Float[Array, "B L D"]:

@@ -27,7 +27,7 @@ from bert_jax.objectives.config import PretrainingDistillation
 from bert_jax.objectives.flops import TRAINING, forward_flops, model_row_flops, task_row_flops
 from bert_jax.objectives.labels import Labels
 from bert_jax.objectives.losses import IGNORED, Sums
-from bert_jax.objectives.model import Batch, Boxed, Model, Outputs, Params
+from bert_jax.objectives.model import MAPS, STATES, Batch, Boxed, Model, Outputs, Params, unboxed
 from bert_jax.objectives.objective import Objective, Teacher
 from bert_jax.objectives.scores import EvalRows, Formula, Score
 
@@ -64,17 +64,19 @@ class Distillation(Objective):
     with its own model, without dropout, and gets no gradient. Without a teacher, as in an evaluation, this objective equals
     `plain`.
 
-    Hidden states and attention maps come from the encoding that makes the predictions, if `plain` makes them with
-    `self.model.logits`. Otherwise both models encode the batch once more. XLA merges the two forward passes where they are the
-    same, but the backward pass of the encoder runs twice."""
+    Hidden states and attention maps come from the encoding that makes the predictions, if the method `outputs` of `plain` returns
+    all that `self.model.logits` returns. Otherwise both models encode the batch once more, as it is. XLA merges the two forward
+    passes of the student if both read the same tokens, but its backward pass runs twice."""
 
     plain: Objective
     distillation: PretrainingDistillation
     teacher: Teacher | None = dataclasses.field(default=None, compare=False)
 
-    def __post_init__(self) -> None:
-        for name in ("rows", "judges_pairs", "needs_random_pairs", "trains", "baselines"):
-            object.__setattr__(self, name, getattr(self.plain, name))
+    rows = property(lambda self: self.plain.rows)
+    judges_pairs = property(lambda self: self.plain.judges_pairs)
+    needs_random_pairs = property(lambda self: self.plain.needs_random_pairs)
+    trains = property(lambda self: self.plain.trains)
+    baselines = property(lambda self: self.plain.baselines)
 
     @property
     def exported(self) -> str | None:  # type: ignore[override]
@@ -122,24 +124,31 @@ class Distillation(Objective):
         `hard_loss` names no sum and count."""
         self.plain.check(key)
         require_call(self.plain.soft_loss, "outputs, taught, batch, temperature", f"{key}: soft_loss")
-        if PROJECTION in self.plain.abstract_parameters():
-            raise UserError(f"{key}: parameters returns {PROJECTION!r}, which a run with a teacher uses; give it another name")
-        params, batch = self.plain.abstract_parameters(), self.plain.abstract_batch(2)
-        shapes = jax.tree.map(lambda box: box.value, params, is_leaf=lambda x: hasattr(x, "names"))
-        sums = jax.eval_shape(lambda p, b: self.plain.sums(p, b, jnp.uint32(0)), shapes, batch)
+        params, batch = unboxed(self.plain.abstract_parameters()), self.plain.abstract_batch(2)
+        sums = jax.eval_shape(lambda p, b: self.plain.sums(p, b, jnp.uint32(0)), params, batch)
         counts = jax.eval_shape(self.plain.counts, batch)
-        if taken := {READ, "soft_loss", *TERMS} & {*sums, *counts}:
-            raise UserError(f"{key}: {min(taken)!r} is a name that a run with a teacher uses; give it another name")
-        if self.distillation.soft_weight and self.plain.hard_loss:
-            for name, found, what in zip(self.plain.hard_loss, (sums, counts), ("sum", "count"), strict=True):
-                if name not in found:
-                    raise UserError(f"{key}: hard_loss names the {what} {name!r}, which does not exist; choose one of {[*found]}")
+        used = {*sums, *counts, *self.plain.named_scores()} & {READ, "soft_loss", *TERMS} | {*params} & {PROJECTION}
+        if used:
+            raise UserError(f"{key}: {min(used)!r} is a name that a run with a teacher uses; give it another name")
+        if self.distillation.soft_weight:
+            match self.plain.hard_loss:
+                case (str(hard), str(count)) if hard in sums and count in counts:
+                    pass
+                case given:
+                    raise UserError(
+                        f"{key}: hard_loss={given!r} must be a pair (sum, count), with one of the sums {', '.join(sums)} and one "
+                        f"of the counts {', '.join(counts)}"
+                    )
 
     def parameters(self, model: Model, key: Key[Array, ""]) -> Boxed:
         """Returns the projection and the parameters of `plain`. The parameters of `plain` have the same values as without a
         teacher."""
         own = jax.random.fold_in(key, _PROJECTION_STREAM)
         return self.plain.parameters(model, key) | projection_parameters(self.distillation, model.hidden_size, own)
+
+    def initial_parameters(self, key: Key[Array, ""]) -> Boxed:
+        """Returns the initial parameters of `plain` and the projection."""
+        return self.plain.initial_parameters(key) | self.parameters(self.model, key)
 
     def corpus_parameters(self, corpus: Corpus) -> Mapping[tuple[str, ...], np.ndarray]:
         """Returns the parameters of `plain` that describe the corpus."""
@@ -154,22 +163,24 @@ class Distillation(Objective):
         own = {part: tree for part, tree in params.items() if part != PROJECTION}
         if self.teacher is None:
             return self.plain.sums(own, batch, seed)
-        settings, kept = self.distillation, self._compared()
-        student, teacher = (_keeping(objective, kept) for objective in (self.plain, self.teacher.objective))
         ours: Outputs = {}
-        theirs = teacher.outputs(self.teacher.params, batch, None) if settings.soft_weight else {}
+        theirs: Outputs = {}
+        kept = {*self._compared()}
+        student, teacher = (_keeping(objective, self._compared()) for objective in (self.plain, self.teacher.objective))
+        if self.distillation.soft_weight:
+            theirs = jax.lax.stop_gradient(teacher.outputs(self.teacher.params, batch, None))
         if type(student).sums is Objective.sums:
             ours = student.outputs(own, batch, seed)
-            found = self.distilled_sums(ours, jax.lax.stop_gradient(theirs), batch)
+            found = self.distilled_sums(ours, theirs, batch)
         else:
-            found = student.sums(own, batch, seed)  # there are no predictions to compare
+            found = self.plain.sums(own, batch, seed)
         if not kept:
             return found
-        if any(name not in ours for name in kept):
-            ours = student.model.states(own, batch, seed)
-        if any(name not in theirs for name in kept):
-            theirs = teacher.model.states(self.teacher.params, batch)
-        return {**found, **self._state_sums(self.teacher.config, ours, jax.lax.stop_gradient(theirs), params, batch)}
+        if not kept <= ours.keys() or not (kept <= theirs.keys() or _reads_the_batch(self.plain)):
+            ours, theirs = student.model.states(own, batch, seed), {}
+        if not kept <= theirs.keys():
+            theirs = jax.lax.stop_gradient(teacher.model.states(self.teacher.params, batch))
+        return {**found, **self._state_sums(self.teacher.config, ours, theirs, params, batch)}
 
     def distilled_sums(self, ours: Outputs, theirs: Outputs, batch: Batch) -> Sums:
         """Computes the sums of `plain` and the soft loss from the outputs of student and teacher."""
@@ -182,9 +193,7 @@ class Distillation(Objective):
     def _compared(self) -> tuple[str, ...]:
         """Returns what is compared apart from predictions (`Model.keeps`)."""
         settings = self.distillation
-        if settings.attention_weight:
-            return ("hidden_states", "attention")
-        return ("hidden_states",) if settings.hidden_weight else ()
+        return (STATES, MAPS) if settings.attention_weight else (STATES,) if settings.hidden_weight else ()
 
     def _state_sums(self, teacher: ModelConfig, ours: Outputs, theirs: Outputs, params: Params, batch: Batch) -> Sums:
         """Returns the sums that compare the hidden states and attention maps of student and teacher."""
@@ -193,18 +202,16 @@ class Distillation(Objective):
             mapped = _compared_layers(settings, teacher.num_layers, self.model.config.num_layers)
             if settings.hidden_weight:
                 students, teachers = (jnp.array(layers) for layers in zip(*mapped, strict=True))
-                states = ours["hidden_states"][students]
+                states = ours[STATES][students]
                 if PROJECTION in params:
                     states = states.astype(jnp.float32) @ params[PROJECTION]["kernel"]
-                found["hidden_difference"] = hidden_state_difference(
-                    states, theirs["hidden_states"][teachers], batch["sequence_ids"]
-                )
+                found["hidden_difference"] = hidden_state_difference(states, theirs[STATES][teachers], batch["sequence_ids"])
             if settings.attention_weight:
                 # The embeddings have no attention map.
                 pairs = [(student - 1, of_teacher - 1) for student, of_teacher in mapped if of_teacher]
                 students, teachers = (jnp.array(layers) for layers in zip(*pairs, strict=True))
                 found["attention_divergence"] = attention_divergence(
-                    ours["attention"][students], theirs["attention"][teachers], batch["sequence_ids"]
+                    ours[MAPS][students], theirs[MAPS][teachers], batch["sequence_ids"]
                 )
         return found
 
@@ -262,8 +269,8 @@ class Distillation(Objective):
 class TaskDistillation(Distillation):
     """The objective `plain` of a labelled task with the terms of `distillation` added, except for attention maps.
 
-    Instead of "soft_loss", the loss against the teacher's softened predictions is a part of the sum "loss", in which the loss
-    on the labels has the weight 1 - soft_weight."""
+    Instead of "soft_loss", the loss against the teacher's softened predictions is a part of the sum of `hard_loss`, in which the
+    loss on the labels has the weight 1 - soft_weight."""
 
     plain: Labels
 
@@ -278,8 +285,10 @@ class TaskDistillation(Distillation):
     def distilled_sums(self, ours: Outputs, theirs: Outputs, batch: Batch) -> Sums:
         """Computes the sums of `plain` from the logits of student and teacher."""
         found, weight = super().distilled_sums(ours, theirs, batch), self.distillation.soft_weight
-        soft_loss = found.pop("soft_loss", jnp.float32(0))
-        return found | {"loss": (1.0 - weight) * found["loss"] + weight * soft_loss}
+        if not self.plain.hard_loss or "soft_loss" not in found:
+            return found
+        hard, soft_loss = self.plain.hard_loss[0], found.pop("soft_loss")
+        return found | {hard: (1.0 - weight) * found[hard] + weight * soft_loss}
 
     def task_flops(self, shape: RowShape) -> float:
         """Counts the FLOPs of `plain` and of the teacher's forward pass."""
@@ -299,6 +308,11 @@ def teacher_parameters(objective: Objective, settings: PretrainingDistillation) 
 def _keeping(objective: Objective, kept: tuple[str, ...]) -> Objective:
     """Returns the objective for a model that keeps `kept`."""
     return objective.for_model(dataclasses.replace(objective.model, keeps=kept)) if kept else objective
+
+
+def _reads_the_batch(objective: Objective) -> bool:
+    """Returns whether the method `outputs` is built in. Such a method encodes the batch as it is."""
+    return type(objective).outputs.__module__.partition(".")[0] == __name__.partition(".")[0]
 
 
 def soft_loss_sum(

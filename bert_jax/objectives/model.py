@@ -27,6 +27,8 @@ Batch = dict[str, Num[Array, "B ..."]]
 """Name -> array of a batch."""
 Params = Mapping[str, Any]
 """The parameters of a model: nested dictionaries of arrays."""
+STATES, MAPS = "kept hidden states", "kept attention maps"
+"""Names of what a model `keeps`. No method `outputs` of an objective uses them for its own arrays."""
 Outputs = Mapping[str, Float[Array, " ..."]]
 """Name -> array of the predictions for a batch, such as "mlm_logits"."""
 Boxed = dict[str, Any]
@@ -45,8 +47,8 @@ class Model:
     pairs: bool = False
     """Whether the rows hold pairs of texts, so that next sentence prediction has labels."""
     keeps: tuple[str, ...] = ()
-    """What `logits` also returns, from the same encoding: "hidden_states" [S, B, L, D], or these and "attention" [N, B, H, L, L],
-    the attention maps of the encoder."""
+    """What `logits` also returns, from the same encoding: STATES [S, B, L, D], the hidden states of the encoder, or these and
+    MAPS [N, B, H, L, L], its attention maps."""
 
     @property
     def hidden_size(self) -> int:
@@ -145,12 +147,6 @@ class Model:
         tokens = Tokens.of(batch).reading(positions)
         return cast(Array, Bert(self.config).apply({"params": _own(params)}, tokens, seed, method="encode_queried"))
 
-    def target_logits(self, params: Params, batch: Batch, seed: Seed | None = None) -> Float[Array, "B L V"]:
-        """Returns the logits of the next token after every token that the decoder reads, float32. `params` has the parts
-        "embeddings" and "encoder" and the parts of `decoder`."""
-        outputs = pretraining_model(self.config).apply({"params": params}, batch, seed)
-        return cast(dict[str, Array], outputs)["logits"]
-
     def mlm_logits(self, params: Params, head: Params, batch: Batch, seed: Seed | None = None) -> Float[Array, "B M V"]:
         """Returns the logits of every word at the "masked_positions" of a batch, float32. `head` holds the parameters of an
         `mlm_head`."""
@@ -164,8 +160,8 @@ class Model:
         return apply_dense(head["dense_prediction"], inner)[..., 0]
 
     def logits(self, params: Params, batch: Batch, seed: Seed | None = None) -> dict[str, Float[Array, " ..."]]:
-        """Returns the logits of the heads of `pretraining_model` for this encoder, e.g. "mlm_logits" and "nsp_logits", and what
-        the model `keeps`."""
+        """Returns the logits of the heads of `pretraining_model` for this encoder, e.g. "mlm_logits" and "nsp_logits", or the
+        "logits" of a translation, float32, and what the model `keeps`."""
         network = functools.partial(pretraining_model, next_sentence=self.pairs)
         return self.logits_of(network, params, batch, seed)
 
@@ -176,26 +172,27 @@ class Model:
         outputs, kept = self._applied(network, params, batch, seed, method="logits_and_states" if self.keeps else "logits")
         if not isinstance(outputs, Mapping):
             return {"logits": outputs}
-        return {name: x for name, x in outputs.items() if name.endswith("logits") or name in self.keeps} | kept
+        found = {name: x for name, x in outputs.items() if name.endswith("logits")} | kept
+        return found | ({STATES: outputs["hidden_states"]} if self.keeps else {})
 
     def states(self, params: Params, batch: Batch, seed: Seed | None = None) -> dict[str, Float[Array, " ..."]]:
         """Returns what the model `keeps`, from an encoding of its own."""
         (_, states), kept = self._applied(Bert, _own(params), Tokens.of(batch), seed, method="encode")
-        return {"hidden_states": states} | kept
+        return {STATES: states} | kept
 
     def _applied(
         self, network: Callable[[ModelConfig], Bert], params: Params, inputs: Batch | Tokens, seed: Seed | None, method: str
     ) -> tuple[Any, dict[str, Float[Array, "N B H L L"]]]:
         """Returns (the result of a method of `network`, the attention maps if the model `keeps` them)."""
         variables = {"params": params}
-        if "attention" not in self.keeps:
+        if MAPS not in self.keeps:
             return network(self.config).apply(variables, inputs, seed, method=method), {}
         plain = dataclasses.replace(self.config, attention="plain", remat="none", scan_layers=False)
         result, stored = network(plain).apply(variables, inputs, seed, method=method, mutable=[INTERMEDIATES])
         maps = stored.get(INTERMEDIATES, {}).get("encoder", {}).get("attention_weights")
         if maps is None:  # a user's own layers may store none
             raise UserError(f"{without_attention(self.config)}, or set config.distillation.attention_weight=0")
-        return result, {"attention": jnp.stack(maps)}
+        return result, {MAPS: jnp.stack(maps)}
 
 
 class _Part(nn.Module):

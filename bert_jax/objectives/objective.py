@@ -20,7 +20,8 @@
 
 `bert_jax/objectives/__init__.py` lists the built-in objectives. `config.objective=FILE.py:Mine` selects your own objective.
 Everything else is derived from the class, such as log lines, metrics.jsonl, TensorBoard, figures, the held-out evaluation,
-FLOPs, shardings, accumulation, checkpoints, `--replay`, `aot`, studies, the exported model and learning from a teacher.
+FLOPs, shardings, accumulation, checkpoints, `--replay`, `aot`, studies, the exported model and, with
+`hard_loss` and `targets`, learning the predictions of a teacher.
 """
 
 from __future__ import annotations
@@ -161,7 +162,7 @@ class Objective(abc.ABC):
     def soft_loss(self, outputs: Outputs, taught: Outputs, batch: Batch, temperature: float) -> Float[Array, ""]:
         """Returns the summed loss of the predictions against the `taught` outputs of a teacher, float32. It is divided by the
         count in `hard_loss`. By default, it is KL(teacher || student) of the probabilities softened by the temperature, times
-        temperature**2, at the `targets`."""
+        temperature**2, at the `targets`. The teacher's `outputs` get no seed, so they must read the same tokens without one."""
         from bert_jax.objectives.distillation import soft_loss_sum  # only runs with a teacher need this module
 
         return soft_loss_sum(outputs, taught, self.targets(batch), temperature)
@@ -240,12 +241,13 @@ class Objective(abc.ABC):
             lacking = {"sums"}
         return sorted({*cls.__abstractmethods__} | lacking)
 
-    def no_soft_targets(self) -> str:
+    @classmethod
+    def no_soft_targets(cls) -> str:
         """Returns "" if a student can learn the predictions of a teacher. Otherwise, returns the reason, worded as the end of a
         sentence about the objective."""
-        if self.hard_loss is None:
-            return "has no hard_loss, so it does not say which predictions to compare with a teacher's"
-        if type(self).sums is not Objective.sums:
+        if cls.hard_loss is None:
+            return "has no hard_loss, so it does not say which predictions to compare with a teacher's; define hard_loss"
+        if cls.sums is not Objective.sums:
             return "overrides sums, so its predictions are not known; define outputs and output_sums instead"
         return ""
 

@@ -80,7 +80,7 @@ class Translation(Objective):
 
     def row_losses(self, params: Params, batch: Batch) -> dict[str, Float[Array, " B"]]:
         """Returns the mean loss of each row, without smoothing."""
-        return {"translation_loss": mean_losses(self.model.target_logits(params, batch), batch["targets"])}
+        return {"translation_loss": mean_losses(self.model.logits(params, batch)["logits"], batch["targets"])}
 
     def row_flops(self, length: int, predictions: int) -> float:
         """Counts encoder and decoder, and the softmax at every token of the translations."""

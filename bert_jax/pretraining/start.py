@@ -29,12 +29,12 @@ from bert_jax.interface.ranges import hints, marked, whole_number
 from bert_jax.interface.words import counted
 from bert_jax.interop.huggingface import Model, NewParts, import_model, part_names, with_new_parts
 from bert_jax.interop.names import PARTS, REQUIRED_PARTS
-from bert_jax.model import encoder_classes
+from bert_jax.model import encoder_classes, natural_objective
 from bert_jax.model.config import SIZES, Architecture, Changes, Execution, ModelConfig
 from bert_jax.model.heads import HEAD_PARTS
 from bert_jax.model.pretraining import NEVER_TRAINED
 from bert_jax.objectives.model import Params
-from bert_jax.objectives.objective import Objective, Teacher, trains_sentence
+from bert_jax.objectives.objective import Objective, Teacher
 from bert_jax.pretraining.program import taught_objective, teacher_config
 from bert_jax.pretraining.splits import FINGERPRINT, trained_splits
 from bert_jax.runtime.workdir import differences, flatten, from_start, run_config
@@ -341,8 +341,8 @@ def load_teacher(experiment: PretrainingExperiment, vocabulary: VocabularyInfo) 
     """Loads the teacher `experiment.teacher` for a run on a corpus with this `vocabulary`. The parameters are float32 numpy
     arrays. Returns None if there is no teacher.
 
-    Raises UserError if the objective cannot train the teacher, or if the teacher lacks a trained head, and the student learns
-    from its predictions. Raises it also if the teacher has a different vocabulary or number of heads than the run needs, or if
+    If the student learns its predictions, raises UserError unless the teacher predicts what the student predicts, with a trained
+    head. Raises it also if the teacher has a different vocabulary or number of heads than the run needs, or if
     it has fewer positions or token types than the rows of the run."""
     if not experiment.teacher:
         return None
@@ -377,10 +377,10 @@ def _check(experiment: PretrainingExperiment, objective: Objective, model: Model
     from bert_jax.training.teachers import require_length, require_same_vocabulary
 
     named, config, settings, own = f"config.teacher={experiment.teacher}", model.config, experiment.distillation, experiment.model
-    alone = "set config.distillation.soft_weight=0 to learn from its hidden states alone"
+    alone = "learn only its hidden states, with soft_weight=0 and hidden_weight=1 in config.distillation"
     kind = f"direction={config.direction} and encoder={config.encoder}"
     if settings.soft_weight:
-        if trains_sentence(objective, "", config, ""):
+        if natural_objective(config) != natural_objective(own):
             raise UserError(
                 f"{named} predicts other words than the student, since it has {kind}, but the student has direction="
                 f"{own.direction} and encoder={own.encoder}; name a model of the student's kind, or {alone}"
@@ -400,7 +400,7 @@ def _check(experiment: PretrainingExperiment, objective: Objective, model: Model
         f"the corpus {experiment.corpus.directory}",
         f"build the corpus with --vocab={model.source}, or choose a teacher with its vocabulary",
     )
-    if config.decoder_vocab_size != own.decoder_vocab_size:
+    if settings.soft_weight and config.decoder_vocab_size != own.decoder_vocab_size:
         raise UserError(
             f"{named} has config.model.decoder_vocab_size={config.decoder_vocab_size}, but the student "
             f"{own.decoder_vocab_size}; name a teacher that translates into the same vocabulary"

@@ -112,13 +112,15 @@ def _with_described_teacher(experiment: PretrainingExperiment) -> tuple[Pretrain
     abstract arrays. Only the teacher's config.json is read. If there is no teacher, returns (the experiment, None)."""
     if not experiment.teacher:
         return experiment, None
-    from bert_jax.objectives.distillation import teacher_parameters
+    from bert_jax.training.teachers import make_teacher
 
     objective = taught_objective(experiment, teacher_config(_config_of(experiment.teacher), experiment))
-    parts = teacher_parameters(objective, experiment.distillation)
-    shapes = unboxed({part: tree for part, tree in parts.items() if part in (*REQUIRED_PARTS, *PARTS)})
+    parts = unboxed(objective.model_parameters())
+    shapes = {part: tree for part, tree in parts.items() if part in (*REQUIRED_PARTS, *PARTS)}
+    named, key = f"config.teacher={experiment.teacher}", f"config.objective={experiment.objective}"
+    teacher = make_teacher(objective, experiment.distillation, shapes, named, key)
     distillation = dataclasses.replace(experiment.distillation, teacher_width=objective.model.hidden_size)
-    return dataclasses.replace(experiment, distillation=distillation), Teacher(objective, shapes)
+    return dataclasses.replace(experiment, distillation=distillation), teacher
 
 
 def _config_of(name: str) -> ModelConfig:

@@ -7,6 +7,7 @@ import dataclasses
 from collections.abc import Mapping
 
 import jax
+import jax.numpy as jnp
 from jax.sharding import Mesh
 from jaxtyping import PyTree
 
@@ -42,16 +43,31 @@ def make_teacher(
     """Returns the teacher with only the parameters that the student learns from. `objective` is the student's objective, for the
     teacher's model. Messages call the teacher `named` and the objective `key`.
 
-    Raises UserError if the method `outputs` of a user's objective reads parameters that the teacher does not have."""
+    Raises UserError if the teacher cannot compute the `outputs` of a user's objective, or if its `soft_loss` cannot compare
+    them."""
     shapes = {part: tree for part, tree in unboxed(teacher_parameters(objective, settings)).items() if part in params}
+    for part, wanted in shapes.items():
+        if jax.tree.map(jnp.shape, dict(params[part])) != jax.tree.map(jnp.shape, dict(wanted)):
+            raise UserError(f"{key}: its parameters {part} have other arrays than those of {named}; give them another name")
     if settings.soft_weight:
+        alone = "learn only the teacher's hidden states, with soft_weight=0 and hidden_weight=1 in config.distillation"
+        batch = objective.abstract_batch(2)
         try:
-            jax.eval_shape(lambda p, b: objective.outputs(p, b, None), shapes, objective.abstract_batch(2))
+            outputs = jax.eval_shape(lambda p, b: objective.outputs(p, b, None), shapes, batch)
         except KeyError as error:
             raise UserError(
-                f"{key}: outputs reads the parameters {error}, which {named} does not have; leave them out of the outputs where "
-                "they are missing, or set config.distillation.soft_weight=0 to learn from the teacher's hidden states alone"
+                f"{key}: outputs reads the parameters {error}, which {named} does not have; read them only if `params` has them, "
+                f"or {alone}"
             ) from error
+        targets = jax.eval_shape(objective.targets, batch)
+        if type(objective).soft_loss is Objective.soft_loss and (not targets or targets.keys() - outputs.keys()):
+            raise UserError(
+                f"{key}: the method targets names the logits {', '.join(targets) or 'of nothing'}, but the outputs of {named} "
+                f"are {', '.join(outputs)}; return the ids of the targets by name of the logits, define soft_loss, or {alone}"
+            )
+        loss = jax.eval_shape(lambda o, b: objective.soft_loss(o, o, b, 1.0), outputs, batch)
+        if getattr(loss, "shape", None) != () or loss.dtype != jnp.float32:
+            raise UserError(f"{key}: soft_loss must return a float32 scalar, but returns {loss}; sum over all predictions")
     return Teacher(objective, {part: params[part] for part in shapes})
 
 

@@ -361,13 +361,13 @@ CASES = [
          "there is no no_such_model ... name a directory that holds config.json and model.safetensors, a"),
     Case("a teacher that predicts no words", "--config.teacher=$classifier",
          "config.teacher=$classifier has no trained mlm_head, so it makes no predictions to learn from; use a pretrained model "
-         "with one, or set config.distillation.soft_weight=0 to learn from its hidden states alone"),
+         "with one, or learn only its hidden states, with soft_weight=0 and hidden_weight=1 in config.distillation"),
     Case("a teacher with another vocabulary", "--config.teacher=$model",
          "config.teacher=$model has a different vocabulary than the corpus ... build the corpus with --vocab=$model"),
     Case("a teacher of masked words for a model that reads from left to right",
          "--config.teacher=$model --config.model.direction=left_to_right --config.examples.pairs=none",
          "config.teacher=$model predicts other words than the student, since it has direction=both and encoder=transformer, but "
-         "the student has direction=left_to_right and encoder=transformer; name a model of the student's kind, or set"),
+         "the student has direction=left_to_right and encoder=transformer; name a model of the student's kind, or learn"),
     Case("a teacher of masked words for a biLM",
          "--config.teacher=$model --config.model.encoder=bilm --config.examples.pairs=none",
          "config.teacher=$model predicts other words than the student, since it has direction=both and encoder=transformer, but "
@@ -379,8 +379,8 @@ CASES = [
          "--config.teacher=$model --config.objective=experiments/extensions/replaced_tokens.py:ReplacedTokens "
          "--config.examples.pairs=none",
          "config.objective=experiments/extensions/replaced_tokens.py:ReplacedTokens has no hard_loss, so it does not say which "
-         "predictions to compare with a teacher's; set config.distillation.soft_weight=0 and hidden_weight to learn only from "
-         "the teacher's hidden states, or leave config.teacher out"),
+         "predictions to compare with a teacher's; define hard_loss; or learn only the teacher's hidden states, with "
+         "soft_weight=0 and hidden_weight=1"),
     Case("attention maps of an LSTM",
          "--config.teacher=$model --config.distillation.attention_weight=1 --config.model.encoder=bilm "
          "--config.examples.pairs=none",

@@ -164,7 +164,7 @@ def test_compatible_settings_are_accepted(values):
         ),
         (
             {"teacher": "t", "examples": ALONE, "objective": "experiments/extensions/replaced_tokens.py:ReplacedTokens"},
-            "ReplacedTokens has no hard_loss, so it does not say which predictions to compare with a teacher's; set config.dist",
+            "ReplacedTokens has no hard_loss, so it does not say which predictions to compare with a teacher's; define",
         ),
         (
             {"teacher": "t", "distillation": {"soft_weight": 0.0}},

@@ -30,7 +30,7 @@ from bert_jax.objectives.distillation import (
     teacher_parameters,
 )
 from bert_jax.objectives.mlm_nsp import MlmNsp
-from bert_jax.objectives.model import Model
+from bert_jax.objectives.model import Model, dense
 from bert_jax.objectives.objective import Objective, Teacher
 from tests.random_rows import TINY, drawn_parameters, objective_for, program_for, random_batch, teacher_of
 
@@ -223,6 +223,30 @@ def test_an_objective_with_sums_of_its_own_learns_the_states_of_a_teacher_of_any
     assert float(found["hidden_difference"]) == pytest.approx(difference, rel=1e-4)
     expected = np.square(ours[-1]).sum() / real.sum() + 0.3 * difference / real.sum()
     assert float(objective.loss(found, found)) == pytest.approx(expected, rel=1e-4)
+
+
+class Rolled(MlmNsp):
+    """An objective of one's own that reads other tokens than those of the batch."""
+
+    def outputs(self, params, batch, seed):
+        return super().outputs(params, batch | {"input_ids": jnp.roll(batch["input_ids"], 1, axis=1)}, seed)
+
+    def initial_parameters(self, key):
+        return super().initial_parameters(key) | {"further": dense(2, 2, key)}
+
+
+@pytest.mark.parametrize("soft_weight", [0.0, 0.5])
+def test_student_and_teacher_are_compared_on_the_same_tokens(batch, soft_weight):
+    """A student that is its own teacher differs from it only if they read other tokens."""
+    settings = PretrainingDistillation(soft_weight=soft_weight, hidden_weight=1.0)
+    params = drawn_parameters(STUDENT)
+    plain = Rolled().for_model(Model(STUDENT))
+    teacher = Teacher(plain, {part: params[part] for part in ("embeddings", "encoder", "mlm_head")})
+    objective = Distillation(plain, settings, teacher).for_model(Model(STUDENT))
+    found = evaluated(objective, teacher.params, batch)
+    assert float(found["hidden_difference"]) == pytest.approx(0, abs=1e-6)
+    assert float(found.get("soft_loss", 0.0)) == pytest.approx(0, abs=1e-5)
+    assert "further" in objective.abstract_parameters(), "initial parameters of one's own stay"
 
 
 def test_no_gradient_reaches_the_teacher_and_the_projection_has_one(differentiated):

@@ -120,7 +120,7 @@ def test_flops_of_cove_equal_its_matrix_products():
     objective: Any = Translation().for_model(Model(model))
 
     assert objective.row_flops(LENGTH, 0) == of_forward(
-        lambda params, batch: objective.model.target_logits(params, batch).sum(), abstract_parameters(model), batch
+        lambda params, batch: objective.model.logits(params, batch)["logits"].sum(), abstract_parameters(model), batch
     )
 
 

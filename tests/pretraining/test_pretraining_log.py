@@ -33,7 +33,7 @@ from bert_jax.sharding.kernels import resolve
 from bert_jax.sharding.mesh import make_mesh
 from bert_jax.training.log import SKIPPED_BATCHES, Throughput
 from tests.data.corpora import corpus_of, random_documents
-from tests.random_rows import program_for
+from tests.random_rows import objective_for, program_for
 
 FORMATS = ("png", "svg")
 SIZES = {"vocab_size": 2_000, "hidden_size": 20, "num_layers": 2, "num_heads": 5, "intermediate_size": 40, "max_position": 64}
@@ -80,7 +80,7 @@ def log_of(
     mesh, objective = make_mesh(MeshConfig(), jax.devices()[:devices]), experiment.trained_objective
     on_mesh = dataclasses.replace(objective.model, config=resolve(experiment.model, mesh))
     program = program_for(objective.for_model(on_mesh), optax.sgd(1.0))
-    program = dataclasses.replace(program, mesh=mesh, teacher=Teacher(teacher, {}) if teacher else None)
+    program = dataclasses.replace(program, mesh=mesh, teacher=Teacher(objective_for(teacher), {}) if teacher else None)
     watched = {"preemption": Preemption(), "watchdog": Watchdog(workdir), "figure_formats": FORMATS}
     run = Run(**{"workdir": workdir, "is_first": True, **watched, **(of_run or {})})
     return PretrainingLog(experiment, program, run, SPLITS, step, config)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import types
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -13,7 +14,13 @@ from bert_jax.configs.pretraining import PhaseConfig, PretrainingExperiment
 from bert_jax.data.config import ExampleConfig
 from bert_jax.errors import UserError
 from bert_jax.objectives.config import PretrainingDistillation
+from bert_jax.objectives.distillation import Distillation
+from bert_jax.objectives.losses import cross_entropy
+from bert_jax.objectives.mlm_nsp import MlmNsp
+from bert_jax.objectives.model import Model, apply_dense, dense
+from bert_jax.objectives.objective import Objective
 from bert_jax.pretraining import start as teacher
+from bert_jax.training.teachers import make_teacher
 from tests.data.corpora import vocabulary
 from tests.random_rows import TINY, drawn_parameters
 
@@ -93,6 +100,103 @@ def test_the_teacher_uses_the_dtype_of_the_student_or_its_own(monkeypatch):
 )
 def test_a_suitable_teacher_is_accepted(experiment, fields, monkeypatch):
     assert loaded(monkeypatch, experiment, **fields) is not None
+
+
+class Own(MlmNsp):
+    """An objective of one's own that predicts words as BERT does."""
+
+
+class Unnamed(Objective):
+    hard_loss = ("my_loss", "masked")
+    scores: ClassVar[dict[str, tuple[str, str]]] = {"my loss": hard_loss}
+
+    def parameters(self, model, key):
+        return {"mlm_head": model.mlm_head(key)}
+
+    def outputs(self, params, batch, seed):
+        return {"words": self.model.logits(params, batch, seed)["mlm_logits"]}
+
+    def output_sums(self, outputs, batch):
+        return {"my_loss": cross_entropy(outputs["words"], batch["masked_targets"]).sum()}
+
+    def loss(self, sums, counts):
+        return sums["my_loss"] / counts["masked"]
+
+
+class Misnamed(Unnamed):
+    def targets(self, batch):
+        return {"mlm_logits": batch["masked_targets"]}
+
+
+class Uncounted(Misnamed):
+    hard_loss = ("my_loss",)
+
+
+class Each(Unnamed):
+    def soft_loss(self, outputs, taught, batch, temperature):
+        return outputs["words"]
+
+
+class Pairs(MlmNsp):
+    hard_loss = ("nsp_loss", "nsp_examples")
+
+    def targets(self, batch):
+        return {"nsp_logits": batch["nsp_labels"]}
+
+
+class OtherHead(Unnamed):
+    def parameters(self, model, key):
+        return {"mlm_head": dense(model.hidden_size, model.vocab_size, key)}
+
+    def outputs(self, params, batch, seed):
+        return {"words": apply_dense(params["mlm_head"], self.model.encode_at(params, batch["masked_positions"], batch, seed))}
+
+
+class Further(MlmNsp):
+    def parameters(self, model, key):
+        return super().parameters(model, key) | {"order": dense(model.hidden_size, 2, key)}
+
+    def outputs(self, params, batch, seed):
+        return {**super().outputs(params, batch, seed), "order": params["order"]["bias"]}
+
+
+class Taken(MlmNsp):
+    scores: ClassVar[dict[str, tuple[str, str]]] = {**MlmNsp.scores, "soft loss": ("mlm_loss", "mlm_targets")}
+
+
+@pytest.mark.parametrize(
+    ("kind", "says"),
+    [
+        (Own, None),
+        (Unnamed, "it: the method targets names the logits of nothing, but the outputs of T are words; return the ids of the"),
+        (Misnamed, "it: the method targets names the logits mlm_logits, but the outputs of T are words; return the ids"),
+        (Uncounted, r"it: hard_loss=\('my_loss',\) must be a pair \(sum, count\), with one of the sums my_loss and one of the"),
+        (Each, "it: soft_loss must return a float32 scalar, but returns .*; sum over all predictions"),
+        (Pairs, "it: the method targets names the logits nsp_logits, but the outputs of T are mlm_logits; "),
+        (OtherHead, "it: its parameters mlm_head have other arrays than those of T; give them another name"),
+        (Further, "it: outputs reads the parameters 'order', which T does not have; read them only if `params` has them, or"),
+        (Taken, "it: 'soft_loss' is a name that a run with a teacher uses; give it another name"),
+    ],
+)
+def test_an_objective_that_cannot_learn_the_predictions_of_a_teacher_is_refused_with_a_remedy(kind, says):
+    settings, params = PretrainingDistillation(), drawn_parameters(TINY)
+
+    def begun():
+        Distillation(kind(), settings).for_model(Model(TINY, kind is Pairs)).check("it")
+        return make_teacher(kind().for_model(Model(TINY)), settings, params, "T", "it")
+
+    if says is None:
+        assert begun().params.keys() == {"embeddings", "encoder", "mlm_head"}
+    else:
+        with pytest.raises(UserError, match=says):
+            begun()
+
+
+def test_a_teacher_of_other_words_is_refused_for_an_objective_of_ones_own(monkeypatch):
+    """Unlike the built-in one, it does not say which models it trains."""
+    own = dataclasses.replace(EXPERIMENT, objective="experiments/extensions/sentence_order.py:SentenceOrder")
+    with pytest.raises(UserError, match="predicts other words than the student, since it has direction=left_to_right"):
+        loaded(monkeypatch, own, direction="left_to_right")
 
 
 def test_a_run_without_a_teacher_loads_none(monkeypatch):
