@@ -274,14 +274,9 @@ def run(experiment: pathlib.Path, name: str, keys: dict[str, str], *then: Sequen
     return forked.run(experiment.parent, command(experiment, experiment.parent / name, *flags_of(keys)), *then, **how)
 
 
-def killed_at_8(workdir: pathlib.Path) -> Signal:
+def killed_at_8(workdir: str) -> Signal:
     """Returns a SIGKILL at step 8, once the checkpoint of step 6 is there."""
     return Signal(ASKED, argument=8, once_there=(f"{workdir}/checkpoints/6",))
-
-
-def crash_at_8(workdir: pathlib.Path, killed: pathlib.Path) -> Crash:
-    """Copies what a SIGKILL at step 8 would leave to `killed`, which the next command of the process resumes."""
-    return Crash(ASKED, argument=8, once_there=("checkpoints/6",), source=workdir, target=killed)
 
 
 @pytest.fixture(scope="module")
@@ -292,13 +287,10 @@ def whole(experiment: pathlib.Path) -> dict[int, pathlib.Path]:
     line = ["pretrain", f"--config={experiment}", *flags_of(own(folder))]
     for devices in (1, 8):
         workdirs[devices] = folder / f"whole-{devices}"
-        begun, killed = (folder / f"whole-{devices}-{name}" for name in ("begun", "killed"))
-        first, again, once = ([*line, f"--workdir={workdir}"] for workdir in (begun, killed, workdirs[devices]))
-        if devices == 1:  # another process resumes
-            dead, resumed, done = [*forked.run(folder, again, at=killed_at_8(killed)), *forked.run(folder, again, once)]
-        else:
-            dead, resumed, done = forked.run(folder, first, again, once, at=crash_at_8(begun, killed), devices=devices)
+        again, once = ([*line, f"--workdir={workdirs[devices]}{suffix}"] for suffix in ("-killed", ""))
+        (dead,) = forked.run(folder, again, at=killed_at_8(f"{workdirs[devices]}-killed"), devices=devices)
         assert dead.status == -signal.SIGKILL, dead.output
+        resumed, done = forked.run(folder, again, once, devices=devices)
         assert (resumed.status, done.status) == (0, 0), (resumed.output, done.output)
         assert "resuming from step 6" in resumed.output
         assert f"held out after step {STEPS}: RTD accuracy" in done.output
@@ -576,10 +568,10 @@ def test_a_model_with_a_user_encoder_is_fine_tuned_with_all_files_killed_and_res
     ]
     tuned = folder / "tuned"
     asked = ["predict", "classify", f"--model={tuned}", "--json", "it was fine"]
-    begun, killed = (folder / f"tuned-{name}" for name in ("begun", "killed"))
-    lines = [[*line, f"--workdir={workdir}"] for workdir in (begun, killed, tuned)]
-    dead, resumed, *ends = forked.run(folder, *lines, asked, at=crash_at_8(begun, killed))
+    again, once = ([*line, f"--workdir={workdir}"] for workdir in (folder / "tuned-killed", tuned))
+    (dead,) = forked.run(folder, again, at=killed_at_8(f"{folder}/tuned-killed"))
     assert dead.status == -signal.SIGKILL, dead.output
+    resumed, *ends = forked.run(folder, again, once, asked)
     for done in (resumed, *ends):
         assert done.status == 0, done.output
     assert "resuming from step 6" in resumed.output
