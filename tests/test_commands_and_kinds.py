@@ -253,8 +253,8 @@ ENDINGS = {
     "N": r"has no pooler, which a \w+_head reads; to start it from random weights, give --config.init_new=pooler$",
     "C": r"whose \[CLS\] does not represent the text.*; (set config.head.pooling=concat, or |name a Transformer)",
     "g": r"has no \w+( and no \w+)*; to start (it|them) from random weights, give --config.init_new=",
-    "z": r"has no trained mlm_head, so it cannot predict masked words; use a pretrained model with one$",
-    "Z": r"is not a masked language model: its direction is \w+ and its encoder \w+; name a pretrained BERT$",
+    "z": r"has no trained mlm_head, so it makes no predictions to learn from; use a pretrained model with one, or learn only",
+    "Z": r"predicts other words than the student, since it has direction=\w+ and encoder=\w+, but the student has .*; name a",
     "S": r"has no token type for the second text of a pair; set config.examples.pairs=none$",
     "D": r"a choice head reads \[CLS\], but \w+ reads from left to right, so its \[CLS\] sees no text; name a model",
 }
@@ -332,7 +332,7 @@ finetune own/choice                | + bert choice, N mlm, D next, C bilm static
 finetune gap                       | + bert gap, t tf1
 pretrain                           | + bert next pool bilm chars static flair modern, g mlm bare class nomic, m cove trans,
                                    | t tf1 w2v
-pretrain --config.teacher          | + bert mlm nomic, z bare bilm class trans, Z next, S modern, t tf1
+pretrain --config.teacher          | + bert mlm nomic, z bare class, Z next bilm trans, S modern, t tf1
 """
 """How each command ends on which kinds: a letter of ENDINGS, and its kinds; * is every kind. A kind is in the row of a command if
 the command has a check, a program or a table for it that it does not have for another kind in the row. Each encoder and each

@@ -263,7 +263,7 @@ class FinetuningExperiment:
             )
         if d.teacher and d.soft_weight and (wrong := kind.no_soft_targets()):
             raise UserError(
-                f"{OBJECTIVE}={self.objective} {wrong}; or learn only the teacher's hidden states, with soft_weight=0 and "
+                f"{OBJECTIVE}={self.objective} {wrong}, or learn only the teacher's hidden states, with soft_weight=0 and "
                 "hidden_weight=1 in config.distillation"
             )
         if t.freeze_encoder and t.gradual_unfreezing:

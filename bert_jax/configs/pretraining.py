@@ -336,7 +336,7 @@ class PretrainingExperiment:
             )
         if d.soft_weight and (wrong := plain.no_soft_targets()):
             raise UserError(
-                f"config.objective={self.objective} {wrong}; or learn only the teacher's hidden states, with soft_weight=0 and "
+                f"config.objective={self.objective} {wrong}, or learn only the teacher's hidden states, with soft_weight=0 and "
                 "hidden_weight=1 in config.distillation"
             )
         if d.attention_weight and not model.has_attention:

@@ -64,9 +64,9 @@ class Distillation(Objective):
     with its own model, without dropout, and gets no gradient. Without a teacher, as in an evaluation, this objective equals
     `plain`.
 
-    Hidden states and attention maps come from the encoding that makes the predictions, if the method `outputs` of `plain` returns
-    all that `self.model.logits` returns. Otherwise both models encode the batch once more, as it is. XLA merges the two forward
-    passes of the student if both read the same tokens, but its backward pass runs twice."""
+    Hidden states and attention maps come from the encoding that makes the predictions, if the method `outputs` of `plain` is
+    built in. An objective of one's own may encode other tokens, so both models encode the batch once more, as it is. XLA merges
+    the two forward passes of the student if both read the same tokens, but its backward pass runs twice."""
 
     plain: Objective
     distillation: PretrainingDistillation
@@ -106,7 +106,7 @@ class Distillation(Objective):
         """Returns the scores of `plain`, the mean distillation terms, and the loss without these terms."""
         plain, terms = self.plain.named_scores(), dict(TERMS)
         loss = {"loss": plain.pop("loss")} if "loss" in plain else {}
-        if self.plain.hard_loss:
+        if self.plain.hard_loss and self.distillation.soft_weight:
             terms = {"soft_loss": self.plain.hard_loss[1], **terms}
         return plain | {name: Score(name, count, shown=False) for name, count in terms.items()} | loss
 
@@ -130,25 +130,27 @@ class Distillation(Objective):
         used = {*sums, *counts, *self.plain.named_scores()} & {READ, "soft_loss", *TERMS} | {*params} & {PROJECTION}
         if used:
             raise UserError(f"{key}: {min(used)!r} is a name that a run with a teacher uses; give it another name")
-        if self.distillation.soft_weight:
-            match self.plain.hard_loss:
-                case (str(hard), str(count)) if hard in sums and count in counts:
-                    pass
-                case given:
+        match self.plain.hard_loss:
+            case None:
+                return
+            case (str(hard), str(count)) if hard in sums and count in counts:
+                ones = {name: jnp.float32(1) for name in (*sums, *counts)}
+                if self.plain.loss(ones, ones) == self.plain.loss(ones | {hard: jnp.float32(0)}, ones):
                     raise UserError(
-                        f"{key}: hard_loss={given!r} must be a pair (sum, count), with one of the sums {', '.join(sums)} and one "
-                        f"of the counts {', '.join(counts)}"
+                        f"{key}: hard_loss names the sum {hard!r}, but loss does not use it, so soft targets would replace "
+                        "nothing; name the sum of the loss of the predictions"
                     )
-
-    def parameters(self, model: Model, key: Key[Array, ""]) -> Boxed:
-        """Returns the projection and the parameters of `plain`. The parameters of `plain` have the same values as without a
-        teacher."""
-        own = jax.random.fold_in(key, _PROJECTION_STREAM)
-        return self.plain.parameters(model, key) | projection_parameters(self.distillation, model.hidden_size, own)
+            case given:
+                raise UserError(
+                    f"{key}: hard_loss={given!r} must be a pair (sum, count), with one of the sums {', '.join(sums)} and one of "
+                    f"the counts {', '.join(counts)}"
+                )
 
     def initial_parameters(self, key: Key[Array, ""]) -> Boxed:
-        """Returns the initial parameters of `plain` and the projection."""
-        return self.plain.initial_parameters(key) | self.parameters(self.model, key)
+        """Returns the initial parameters of `plain`, which have the same values as without a teacher, and the projection."""
+        own = jax.random.fold_in(key, _PROJECTION_STREAM)
+        projection = projection_parameters(self.distillation, self.model.hidden_size, own)
+        return self.plain.initial_parameters(key) | projection
 
     def corpus_parameters(self, corpus: Corpus) -> Mapping[tuple[str, ...], np.ndarray]:
         """Returns the parameters of `plain` that describe the corpus."""
@@ -163,22 +165,22 @@ class Distillation(Objective):
         own = {part: tree for part, tree in params.items() if part != PROJECTION}
         if self.teacher is None:
             return self.plain.sums(own, batch, seed)
-        ours: Outputs = {}
-        theirs: Outputs = {}
-        kept = {*self._compared()}
-        student, teacher = (_keeping(objective, self._compared()) for objective in (self.plain, self.teacher.objective))
+        compared = self._compared()
+        student, teacher = (_keeping(objective, compared) for objective in (self.plain, self.teacher.objective))
+        ours, theirs = dict[str, Array](), dict[str, Array]()
         if self.distillation.soft_weight:
-            theirs = jax.lax.stop_gradient(teacher.outputs(self.teacher.params, batch, None))
+            theirs |= jax.lax.stop_gradient(teacher.outputs(self.teacher.params, batch, None))
         if type(student).sums is Objective.sums:
-            ours = student.outputs(own, batch, seed)
-            found = self.distilled_sums(ours, theirs, batch)
+            ours |= student.outputs(own, batch, seed)
+            said, taught = ({name: x for name, x in found.items() if name not in compared} for found in (ours, theirs))
+            found = self.distilled_sums(said, taught, batch)
         else:
             found = self.plain.sums(own, batch, seed)
-        if not kept:
+        if not compared:
             return found
-        if not kept <= ours.keys() or not (kept <= theirs.keys() or _reads_the_batch(self.plain)):
-            ours, theirs = student.model.states(own, batch, seed), {}
-        if not kept <= theirs.keys():
+        if STATES not in ours:
+            ours = student.model.states(own, batch, seed)
+        if STATES not in theirs:
             theirs = jax.lax.stop_gradient(teacher.model.states(self.teacher.params, batch))
         return {**found, **self._state_sums(self.teacher.config, ours, theirs, params, batch)}
 
@@ -305,14 +307,11 @@ def teacher_parameters(objective: Objective, settings: PretrainingDistillation) 
     return parts if settings.soft_weight else {part: parts[part] for part in ("embeddings", "encoder")}
 
 
-def _keeping(objective: Objective, kept: tuple[str, ...]) -> Objective:
-    """Returns the objective for a model that keeps `kept`."""
-    return objective.for_model(dataclasses.replace(objective.model, keeps=kept)) if kept else objective
-
-
-def _reads_the_batch(objective: Objective) -> bool:
-    """Returns whether the method `outputs` is built in. Such a method encodes the batch as it is."""
-    return type(objective).outputs.__module__.partition(".")[0] == __name__.partition(".")[0]
+def _keeping(objective: Objective, compared: tuple[str, ...]) -> Objective:
+    """Returns the objective for a model that keeps what is `compared`. A method `outputs` of one's own gets a model that keeps
+    nothing, since it may encode other tokens than those of the batch."""
+    is_built_in = type(objective).outputs.__module__.partition(".")[0] == __name__.partition(".")[0]
+    return objective.for_model(dataclasses.replace(objective.model, keeps=compared if is_built_in else ()))
 
 
 def soft_loss_sum(

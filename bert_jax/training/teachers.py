@@ -13,6 +13,7 @@ from jaxtyping import PyTree
 
 from bert_jax.data.tokenizers.tokenizer import VocabularyInfo
 from bert_jax.errors import UserError
+from bert_jax.interface.named import require_call
 from bert_jax.interface.words import counted
 from bert_jax.interop.huggingface import Model
 from bert_jax.model.config import ModelConfig
@@ -50,6 +51,9 @@ def make_teacher(
         if jax.tree.map(jnp.shape, dict(params[part])) != jax.tree.map(jnp.shape, dict(wanted)):
             raise UserError(f"{key}: its parameters {part} have other arrays than those of {named}; give them another name")
     if settings.soft_weight:
+        calls = {"outputs": "params, batch, seed", "targets": "batch", "soft_loss": "outputs, taught, batch, temperature"}
+        for method, arguments in calls.items():
+            require_call(getattr(objective, method), arguments, f"{key}: {method}")
         alone = "learn only the teacher's hidden states, with soft_weight=0 and hidden_weight=1 in config.distillation"
         batch = objective.abstract_batch(2)
         try:
@@ -59,15 +63,31 @@ def make_teacher(
                 f"{key}: outputs reads the parameters {error}, which {named} does not have; read them only if `params` has them, "
                 f"or {alone}"
             ) from error
-        targets = jax.eval_shape(objective.targets, batch)
-        if type(objective).soft_loss is Objective.soft_loss and (not targets or targets.keys() - outputs.keys()):
+        if type(objective).soft_loss is Objective.soft_loss:
+            targets = jax.eval_shape(objective.targets, batch)
+            if not isinstance(targets, Mapping) or not targets or targets.keys() - outputs.keys():
+                given = ", ".join(targets) if isinstance(targets, Mapping) else ""
+                raise UserError(
+                    f"{key}: the method targets returns ids for {given or 'no logits'}, but the outputs of {named} are "
+                    f"{', '.join(outputs)}; return a dict, name of the logits -> ids of their targets, define soft_loss, or "
+                    f"{alone}"
+                )
+            for name, ids in targets.items():
+                if ids.shape != outputs[name].shape[:-1]:
+                    raise UserError(
+                        f"{key}: the method targets returns ids {list(ids.shape)} for {name}, which has the shape "
+                        f"{list(outputs[name].shape)}; return one id for each prediction"
+                    )
+        try:
+            loss = jax.eval_shape(lambda o, b: objective.soft_loss(o, o, b, 1.0), outputs, batch)
+        except KeyError as error:
             raise UserError(
-                f"{key}: the method targets names the logits {', '.join(targets) or 'of nothing'}, but the outputs of {named} "
-                f"are {', '.join(outputs)}; return the ids of the targets by name of the logits, define soft_loss, or {alone}"
-            )
-        loss = jax.eval_shape(lambda o, b: objective.soft_loss(o, o, b, 1.0), outputs, batch)
+                f"{key}: soft_loss reads {error}, but the outputs of {named} are {', '.join(outputs)}; read only these, or "
+                f"{alone}"
+            ) from error
         if getattr(loss, "shape", None) != () or loss.dtype != jnp.float32:
-            raise UserError(f"{key}: soft_loss must return a float32 scalar, but returns {loss}; sum over all predictions")
+            form = f"{getattr(loss, 'dtype', type(loss).__name__)} {list(getattr(loss, 'shape', ()))}"
+            raise UserError(f"{key}: soft_loss must return a float32 scalar, but returns {form}; sum over all predictions")
     return Teacher(objective, {part: params[part] for part in shapes})
 
 

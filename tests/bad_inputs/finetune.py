@@ -184,7 +184,7 @@ CASES = [
     Case("a teacher's predictions for an objective that makes its sums itself",
          "--config.distillation.teacher=$classifier --config.objective=experiments/extensions/r_drop.py:RDrop",
          "config.objective=experiments/extensions/r_drop.py:RDrop overrides sums, so its predictions are not known; define "
-         "outputs and output_sums instead; or learn only the teacher's hidden states, with soft_weight=0 and hidden_weight=1 in"),
+         "outputs and output_sums instead, or learn only the teacher's hidden states, with soft_weight=0 and hidden_weight=1 in"),
     Case("cross-view training with a teacher", "--config.cross_view.corpus=$corpus --config.distillation.teacher=$classifier",
          "config.cross_view learns from the model itself, but config.distillation learns from another model; leave one of them"),
     Case("cross-view training on no corpus", "--config.cross_view.corpus=no_such_corpus",

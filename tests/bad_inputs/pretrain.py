@@ -379,7 +379,7 @@ CASES = [
          "--config.teacher=$model --config.objective=experiments/extensions/replaced_tokens.py:ReplacedTokens "
          "--config.examples.pairs=none",
          "config.objective=experiments/extensions/replaced_tokens.py:ReplacedTokens has no hard_loss, so it does not say which "
-         "predictions to compare with a teacher's; define hard_loss; or learn only the teacher's hidden states, with "
+         "predictions to compare with a teacher's; define hard_loss, or learn only the teacher's hidden states, with "
          "soft_weight=0 and hidden_weight=1"),
     Case("attention maps of an LSTM",
          "--config.teacher=$model --config.distillation.attention_weight=1 --config.model.encoder=bilm "

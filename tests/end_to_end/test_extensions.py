@@ -688,7 +688,7 @@ REFUSED = {
     "model.positions=MINE/bad.py:Alone": "Alone must return a pair, the queries and the keys",
     "objective=MINE/bad.py:NoSeed": "bad.py:NoSeed: sums must be a function of (params, batch, seed), but it cannot be called",
     "objective=MINE/sentence_order.py:SentenceOrder --config.teacher=runs/laptop": (
-        "SentenceOrder overrides sums, which is not used with a teacher; override output_sums, or leave config.teacher out"
+        "SentenceOrder overrides sums, so its predictions are not known; define outputs and output_sums instead, or learn only"
     ),
     "examples.pairs=successive": "has no random second texts, so next sentence prediction would learn nothing; set original or",
     "model.encoder=transformers": "config.model.encoder='transformers' is not one of transformer,",

@@ -132,6 +132,40 @@ class Uncounted(Misnamed):
     hard_loss = ("my_loss",)
 
 
+class Unused(Misnamed):
+    """Its loss does not read the sum of `hard_loss`."""
+
+    def output_sums(self, outputs, batch):
+        return {**super().output_sums(outputs, batch), "other": outputs["words"].sum()}
+
+    hard_loss = ("other", "masked")
+
+
+class NotADict(Unnamed):
+    def targets(self, batch):
+        return batch["masked_targets"]
+
+
+class WithoutBatch(Unnamed):
+    def targets(self):
+        return {}
+
+
+class Broadcast(Unnamed):
+    def targets(self, batch):
+        return {"words": batch["nsp_labels"]}
+
+
+class OtherName(Unnamed):
+    def soft_loss(self, outputs, taught, batch, temperature):
+        return taught["nsp_logits"].sum()
+
+
+class ShortCall(Unnamed):
+    def soft_loss(self, outputs, taught):
+        return taught["words"].sum()
+
+
 class Each(Unnamed):
     def soft_loss(self, outputs, taught, batch, temperature):
         return outputs["words"]
@@ -168,11 +202,17 @@ class Taken(MlmNsp):
     ("kind", "says"),
     [
         (Own, None),
-        (Unnamed, "it: the method targets names the logits of nothing, but the outputs of T are words; return the ids of the"),
-        (Misnamed, "it: the method targets names the logits mlm_logits, but the outputs of T are words; return the ids"),
+        (Unnamed, "it: the method targets returns ids for no logits, but the outputs of T are words; return a dict, name of the"),
+        (Misnamed, "it: the method targets returns ids for mlm_logits, but the outputs of T are words; return a dict"),
         (Uncounted, r"it: hard_loss=\('my_loss',\) must be a pair \(sum, count\), with one of the sums my_loss and one of the"),
-        (Each, "it: soft_loss must return a float32 scalar, but returns .*; sum over all predictions"),
-        (Pairs, "it: the method targets names the logits nsp_logits, but the outputs of T are mlm_logits; "),
+        (Each, r"it: soft_loss must return a float32 scalar, but returns float32 \[2, 4, 64\]; sum over all predictions"),
+        (Unused, "it: hard_loss names the sum 'other', but loss does not use it, so soft targets would replace nothing; name"),
+        (NotADict, "it: the method targets returns ids for no logits, but the outputs of T are words; return a dict"),
+        (WithoutBatch, r"it: targets must be a function of \(batch\), but it cannot be called with them"),
+        (Broadcast, r"it: the method targets returns ids \[2, 1\] for words, which has the shape \[2, 4, 64\]; return"),
+        (OtherName, "it: soft_loss reads 'nsp_logits', but the outputs of T are words; read only these, or learn only"),
+        (ShortCall, r"it: soft_loss must be a function of \(outputs, taught, batch, temperature\), but it cannot be called"),
+        (Pairs, "it: the method targets returns ids for nsp_logits, but the outputs of T are mlm_logits; "),
         (OtherHead, "it: its parameters mlm_head have other arrays than those of T; give them another name"),
         (Further, "it: outputs reads the parameters 'order', which T does not have; read them only if `params` has them, or"),
         (Taken, "it: 'soft_loss' is a name that a run with a teacher uses; give it another name"),

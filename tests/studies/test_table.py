@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import pathlib
 from typing import Any
 
@@ -94,7 +95,8 @@ def planned(tmp_path: pathlib.Path, experiment: PretrainingExperiment) -> Planne
     for arm in ("a", "b"):
         for seed in LOSSES:
             write_json(Part(arm, seed, PRETRAINING).record(tmp_path), pretraining_record(arm, seed))
-    return Planned(made, STEPS, dict.fromkeys(STEPS, experiment), TASKS, tmp_path, {"b": TEACHER})
+    of_arms = dict.fromkeys(STEPS, experiment) | {"b": dataclasses.replace(experiment, teacher="t")}
+    return Planned(made, STEPS, of_arms, TASKS, tmp_path, {"b": TEACHER})
 
 
 def test_scores_are_means_over_restarts_and_averages_need_all_tasks(planned: Planned):
@@ -127,7 +129,7 @@ def test_costs_cover_all_pretraining_up_to_the_state(planned: Planned, experimen
     tokens["b"] = tokens["a"] + 2 * 80 + 128
     assert {name: one["tokens"] for name, one in numbers.items()} == tokens
     first, second = (phase_row_flops(experiment, i) for i in (0, 1))
-    taught = [phase_row_flops(experiment, i, TEACHER) for i in (0, 1)]
+    taught = [phase_row_flops(planned.pretraining["b"], i, TEACHER) for i in (0, 1)]
     flops = {"a": 30 * first + 20 * second, "half": 30 * first + 4 * second, "none": 0.0, "c": 10 * first + 4 * second}
     flops["b"] = flops["a"] + 20 * taught[0] + 4 * taught[1]
     assert {name: one["flops"] for name, one in numbers.items()} == pytest.approx(flops, rel=1e-12)
