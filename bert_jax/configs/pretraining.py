@@ -156,8 +156,9 @@ class PretrainingExperiment:
     init_drop: str = ""
     """Comma-separated names of the parts of `init_from` to drop."""
     teacher: PathText = ""
-    """The teacher, from which the model learns in addition to the text. It is a pretrained model with the same vocabulary, which
-    predicts the same words as the objective, given as a directory, workdir, or name on the hub. Empty: no distillation."""
+    """The teacher, from which the model learns in addition to the text: a pretrained model with the same vocabulary, given as a
+    directory, workdir, or name on the hub. It must predict the same words as the objective, unless `distillation.soft_weight` is
+    0. Empty: no distillation."""
     distillation: PretrainingDistillation = dataclasses.field(default_factory=PretrainingDistillation)
     objective: Annotated[str, NamedIn(("auto", *OBJECTIVES))] = "auto"
     """"bert": masked language modelling, and next sentence prediction if rows hold pairs. "next_token": predicts every token from
@@ -329,10 +330,10 @@ class PretrainingExperiment:
             )
         plain: Objective = self.trained_objective.plain  # type: ignore[attr-defined]
         if not model.num_layers and (d.compares_layers or not plain.hard_loss):
-            alone = "set hidden_weight and attention_weight of config.distillation to 0"
+            remedy = "set hidden_weight and attention_weight of config.distillation to 0"
             raise UserError(
                 f"config.teacher={self.teacher}: a model with encoder={model.encoder} has no layers to compare with a teacher's; "
-                f"{alone if plain.hard_loss else 'leave config.teacher out'}"
+                f"{remedy if plain.hard_loss else 'leave config.teacher out'}"
             )
         if d.soft_weight and (wrong := plain.no_soft_targets()):
             raise UserError(

@@ -28,7 +28,7 @@ class PretrainingDistillation:
     """The divisor of both models' logits in the soft-target loss. The loss is multiplied by temperature**2."""
     soft_weight: Fraction = 0.5
     """The weight of KL(teacher || student) at the predicted tokens. The objective's own loss of these tokens, such as the MLM
-    loss, has the weight 1 - soft_weight. If it is 0, the teacher needs no head."""
+    loss, has the weight 1 - soft_weight. If soft_weight is 0, the teacher needs no head."""
     hidden_weight: LossWeight = 0.0
     """The weight of the mean squared difference of hidden states, through a learned projection if the widths differ."""
     attention_weight: LossWeight = 0.0

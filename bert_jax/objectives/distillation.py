@@ -19,7 +19,6 @@ import numpy as np
 from jaxtyping import Array, Float, Int, Key
 
 from bert_jax.errors import UserError
-from bert_jax.interface.named import require_call
 from bert_jax.model.config import ModelConfig
 from bert_jax.model.heads.outputs import kl_divergence
 from bert_jax.model.layers import Seed, named, truncated_normal
@@ -64,9 +63,9 @@ class Distillation(Objective):
     with its own model, without dropout, and gets no gradient. Without a teacher, as in an evaluation, this objective equals
     `plain`.
 
-    Hidden states and attention maps come from the encoding that makes the predictions, if the method `outputs` of `plain` is
-    built in. An objective of one's own may encode other tokens, so both models encode the batch once more, as it is. XLA merges
-    the two forward passes of the student if both read the same tokens, but its backward pass runs twice."""
+    Hidden states and attention maps come from the encoding that makes the predictions, if `plain` has the built-in methods
+    `outputs` and `sums`. An objective of one's own may encode other tokens, so both models encode the batch once more, as it is.
+    XLA merges the two forward passes of the student if both read the same tokens, but its backward pass runs twice."""
 
     plain: Objective
     distillation: PretrainingDistillation
@@ -120,10 +119,9 @@ class Distillation(Objective):
         return super().summarise(sums) | {name: value for name, value in plain.items() if name == "loss"}
 
     def check(self, key: str) -> None:
-        """Raises UserError if `plain` breaks the contract of an objective, if it uses a name of this class, or if its
-        `hard_loss` names no sum and count."""
+        """Raises UserError if `plain` breaks the contract of an objective, if it uses a name of this class, if its `hard_loss`
+        names no sum and count, or if the loss does not use that sum."""
         self.plain.check(key)
-        require_call(self.plain.soft_loss, "outputs, taught, batch, temperature", f"{key}: soft_loss")
         params, batch = unboxed(self.plain.abstract_parameters()), self.plain.abstract_batch(2)
         sums = jax.eval_shape(lambda p, b: self.plain.sums(p, b, jnp.uint32(0)), params, batch)
         counts = jax.eval_shape(self.plain.counts, batch)
@@ -179,9 +177,10 @@ class Distillation(Objective):
         if not compared:
             return found
         if STATES not in ours:
-            ours = student.model.states(own, batch, seed)
+            ours = dataclasses.replace(student.model, keeps=compared).states(own, batch, seed)
         if STATES not in theirs:
-            theirs = jax.lax.stop_gradient(teacher.model.states(self.teacher.params, batch))
+            keeping = dataclasses.replace(teacher.model, keeps=compared)
+            theirs = jax.lax.stop_gradient(keeping.states(self.teacher.params, batch))
         return {**found, **self._state_sums(self.teacher.config, ours, theirs, params, batch)}
 
     def distilled_sums(self, ours: Outputs, theirs: Outputs, batch: Batch) -> Sums:

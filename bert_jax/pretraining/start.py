@@ -341,9 +341,9 @@ def load_teacher(experiment: PretrainingExperiment, vocabulary: VocabularyInfo) 
     """Loads the teacher `experiment.teacher` for a run on a corpus with this `vocabulary`. The parameters are float32 numpy
     arrays. Returns None if there is no teacher.
 
-    If the student learns its predictions, raises UserError unless the teacher predicts what the student predicts, with a trained
-    head. Raises it also if the teacher has a different vocabulary or number of heads than the run needs, or if
-    it has fewer positions or token types than the rows of the run."""
+    Raises UserError if its predictions are learned and it predicts other words than the student or has no trained head, if layers
+    are compared and it has none, if attention maps are compared and it has none, another direction or another number of heads, if
+    it has a different vocabulary, or if it has fewer positions or token types than the rows of the run."""
     if not experiment.teacher:
         return None
     from bert_jax.training.teachers import make_teacher
@@ -353,7 +353,9 @@ def load_teacher(experiment: PretrainingExperiment, vocabulary: VocabularyInfo) 
     _check(experiment, objective, model, vocabulary)
     named, key = f"config.teacher={experiment.teacher}", f"config.objective={experiment.objective}"
     found = make_teacher(objective, experiment.distillation, model.params, named, key)
-    return dataclasses.replace(found, sha256=_sha256(found.params))
+    # The MLM head is always hashed, as in workdirs of runs that began before a teacher without a head was possible.
+    hashed = {part: tree for part, tree in model.params.items() if part in {*found.params, "mlm_head"}}
+    return dataclasses.replace(found, sha256=_sha256(hashed))
 
 
 def with_teacher(experiment: PretrainingExperiment, teacher: Teacher | None) -> PretrainingExperiment:
@@ -383,7 +385,8 @@ def _check(experiment: PretrainingExperiment, objective: Objective, model: Model
         if natural_objective(config) != natural_objective(own):
             raise UserError(
                 f"{named} predicts other words than the student, since it has {kind}, but the student has direction="
-                f"{own.direction} and encoder={own.encoder}; name a model of the student's kind, or {alone}"
+                f"{own.direction} and encoder={own.encoder}; name a model of the student's kind"
+                + (f", or {alone}" if config.num_layers else "")
             )
         needed = [part for part in teacher_parameters(objective, settings) if part in PARTS]
         if lacking := [part for part in needed if part not in model.params or part in model.untrained]:
@@ -392,7 +395,7 @@ def _check(experiment: PretrainingExperiment, objective: Objective, model: Model
                 f"one, or {alone}"
             )
     if settings.compares_layers and not config.num_layers:
-        raise UserError(f"{named} has {kind}, so it has no layers to compare; set hidden_weight and attention_weight to 0")
+        raise UserError(f"{named} has {kind}, so it has no layers to compare; name a teacher with layers")
     require_same_vocabulary(
         named,
         model,

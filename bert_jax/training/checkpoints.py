@@ -152,8 +152,8 @@ class Checkpoints:
         A state that does not fit in memory does not count as unreadable. Neither does a state that cannot be read at the
         moment, e.g. because a connection was lost. In this case, raises WorkdirError or StorageError after several attempts. If
         there are no later states and none of the states is readable, raises WorkdirError. The unreadable states stay in place,
-        so that the next run also fails instead of training from the start. Also raises WorkdirError if every state has other
-        arrays than `abstract_state`, or if the disk has no room for another state."""
+        so that the next run also fails instead of training from the start. Also raises WorkdirError if no state is readable and
+        some have other arrays than `abstract_state`, or if the disk has no room for another state."""
         require_room(self._directory, sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(abstract_state)))
         self._wait_for_save()
         there = sorted(self._manager.all_steps(), reverse=True)
@@ -174,7 +174,7 @@ class Checkpoints:
             if not repeated:
                 message = "the checkpoint of step %s cannot be read (%s); trying another one"
                 log.warning(message, f"{step:,}", _cause(error))
-        if steps and len(others) == len(steps):
+        if others:
             raise WorkdirError(
                 f"the checkpoints in {self._directory} have other arrays than this run ({others[0]}); continue the run with the "
                 "code, the packages and the files of your own with which it began, or move the directory away to start over"
@@ -198,6 +198,11 @@ class Checkpoints:
         state, error = self._try_restore(step, abstract_state)
         if state is None:
             where = f"the checkpoint of step {step:,} in {self._directory}"
+            if isinstance(error, OtherArrays):
+                raise UserError(
+                    f"{where} has other arrays than this run ({error}); use the code, the packages and the files of your own "
+                    "with which it was saved"
+                )
             raise UserError(f"{where} cannot be read ({_cause(error)}); use a checkpoint of another step")
         return state
 

@@ -33,7 +33,7 @@ def require_same_vocabulary(named: str, teacher: Model, vocabulary: VocabularyIn
 
 
 def require_length(named: str, teacher: ModelConfig, longest: int, what: str, remedy: str) -> None:
-    """Raises UserError unless the teacher reads texts of `longest` tokens, which is the length of `what`."""
+    """Raises UserError unless the teacher reads texts of `longest` tokens. `what` says in the message what is that long."""
     if teacher.max_position < longest:
         raise UserError(f"{named} reads only {counted(teacher.max_position, 'token')}, but {what}; {remedy}")
 
@@ -44,8 +44,8 @@ def make_teacher(
     """Returns the teacher with only the parameters that the student learns from. `objective` is the student's objective, for the
     teacher's model. Messages call the teacher `named` and the objective `key`.
 
-    Raises UserError if the teacher cannot compute the `outputs` of a user's objective, or if its `soft_loss` cannot compare
-    them."""
+    Raises UserError if the teacher cannot compute the `outputs` of a user's objective, if the objective's `soft_loss` cannot
+    compare them, or if the objective has other arrays under the name of a part of the teacher."""
     shapes = {part: tree for part, tree in unboxed(teacher_parameters(objective, settings)).items() if part in params}
     for part, wanted in shapes.items():
         if jax.tree.map(jnp.shape, dict(params[part])) != jax.tree.map(jnp.shape, dict(wanted)):
@@ -60,9 +60,11 @@ def make_teacher(
             outputs = jax.eval_shape(lambda p, b: objective.outputs(p, b, None), shapes, batch)
         except KeyError as error:
             raise UserError(
-                f"{key}: outputs reads the parameters {error}, which {named} does not have; read them only if `params` has them, "
-                f"or {alone}"
+                f"{key}: outputs reads {error}, which is neither an array of the batch nor among the parameters of {named} "
+                f"({', '.join(shapes)}); read further parameters only if `params` has them, or {alone}"
             ) from error
+        if not isinstance(outputs, Mapping):
+            raise UserError(f"{key}: outputs must return a dict, name -> array, to learn from a teacher, but returns {outputs}")
         if type(objective).soft_loss is Objective.soft_loss:
             targets = jax.eval_shape(objective.targets, batch)
             if not isinstance(targets, Mapping) or not targets or targets.keys() - outputs.keys():

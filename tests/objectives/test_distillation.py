@@ -243,13 +243,14 @@ class Rolled(MlmNsp):
 @pytest.mark.parametrize("soft_weight", [0.0, 0.5])
 def test_student_and_teacher_are_compared_on_the_same_tokens(batch, soft_weight):
     """A student that is its own teacher differs from it only if they read other tokens."""
-    settings = PretrainingDistillation(soft_weight=soft_weight, hidden_weight=1.0)
+    settings = PretrainingDistillation(soft_weight=soft_weight, hidden_weight=1.0, attention_weight=1.0)
     params = drawn_parameters(STUDENT)
     plain = Rolled().for_model(Model(STUDENT))
     teacher = Teacher(plain, {part: params[part] for part in ("embeddings", "encoder", "mlm_head")})
     objective = Distillation(plain, settings, teacher).for_model(Model(STUDENT))
     found = evaluated(objective, teacher.params, batch)
     assert float(found["hidden_difference"]) == pytest.approx(0, abs=1e-6)
+    assert float(found["attention_divergence"]) == pytest.approx(0, abs=1e-5)
     assert float(found.get("soft_loss", 0.0)) == pytest.approx(0, abs=1e-5)
     drawn = nn.unbox(jax.jit(objective.initial_parameters)(jax.random.key(0)))
     assert {*drawn} == {*params, "further"} - {"pooler", "nsp_head"}

@@ -194,6 +194,14 @@ class Further(MlmNsp):
         return {**super().outputs(params, batch, seed), "order": params["order"]["bias"]}
 
 
+class NoDict(Unnamed):
+    def outputs(self, params, batch, seed):
+        return super().outputs(params, batch, seed)["words"]
+
+    def output_sums(self, outputs, batch):
+        return super().output_sums({"words": outputs}, batch)
+
+
 class Taken(MlmNsp):
     scores: ClassVar[dict[str, tuple[str, str]]] = {**MlmNsp.scores, "soft loss": ("mlm_loss", "mlm_targets")}
 
@@ -214,7 +222,8 @@ class Taken(MlmNsp):
         (ShortCall, r"it: soft_loss must be a function of \(outputs, taught, batch, temperature\), but it cannot be called"),
         (Pairs, "it: the method targets returns ids for nsp_logits, but the outputs of T are mlm_logits; "),
         (OtherHead, "it: its parameters mlm_head have other arrays than those of T; give them another name"),
-        (Further, "it: outputs reads the parameters 'order', which T does not have; read them only if `params` has them, or"),
+        (Further, "it: outputs reads 'order', which is neither an array of the batch nor among the parameters of T .*; read"),
+        (NoDict, "it: outputs must return a dict, name -> array, to learn from a teacher, but returns"),
         (Taken, "it: 'soft_loss' is a name that a run with a teacher uses; give it another name"),
     ],
 )

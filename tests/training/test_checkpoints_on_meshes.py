@@ -335,7 +335,13 @@ def test_states_of_another_optimizer_are_named_and_stay_in_place(tmp_path: pathl
         with Checkpoints(tmp_path, keep=9) as checkpoints, pytest.raises(UserError, match=rf"other arrays than .* \({says}"):
             checkpoints.restore_latest(abstract(state), until=until)
         assert steps_in(tmp_path) == [1, 2]
+        with Checkpoints(tmp_path, keep=9) as checkpoints, pytest.raises(UserError, match=rf"step 2 .* other arrays .* \({says}"):
+            checkpoints.restore(2, abstract(state))
     assert_equal(restored(tmp_path), state_at(2))
+    damage(tmp_path / "1")
+    with Checkpoints(tmp_path, keep=9) as checkpoints, pytest.raises(UserError, match="other arrays than this run"):
+        checkpoints.restore_latest(abstract(other), or_earliest=True)
+    assert steps_in(tmp_path) == [1, 2]
 
 
 @pytest.mark.parametrize("removed", [0, 1, 6, None])
