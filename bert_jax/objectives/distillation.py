@@ -29,6 +29,8 @@ from bert_jax.objectives.losses import IGNORED, Sums
 from bert_jax.objectives.model import MAPS, STATES, Batch, Boxed, Model, Outputs, Params, unboxed
 from bert_jax.objectives.objective import Objective, Teacher
 from bert_jax.objectives.scores import EvalRows, Formula, Score
+from bert_jax.objectives.translation import Translation
+from bert_jax.objectives.word_prediction import WordPrediction
 
 if TYPE_CHECKING:
     from bert_jax.data.corpus.store import Corpus
@@ -63,8 +65,8 @@ class Distillation(Objective):
     with its own model, without dropout, and gets no gradient. Without a teacher, as in an evaluation, this objective equals
     `plain`.
 
-    Hidden states and attention maps come from the encoding that makes the predictions, if `plain` has the built-in methods
-    `outputs` and `sums`. An objective of one's own may encode other tokens, so both models encode the batch once more, as it is.
+    Hidden states and attention maps come from the encoding that makes the predictions, if `plain` inherits the methods
+    `outputs` and `sums`. Another objective may encode other tokens, so both models encode the batch once more, as it is.
     XLA merges the two forward passes of the student if both read the same tokens, but its backward pass runs twice."""
 
     plain: Objective
@@ -307,10 +309,10 @@ def teacher_parameters(objective: Objective, settings: PretrainingDistillation) 
 
 
 def _keeping(objective: Objective, compared: tuple[str, ...]) -> Objective:
-    """Returns the objective for a model that keeps what is `compared`. A method `outputs` of one's own gets a model that keeps
-    nothing, since it may encode other tokens than those of the batch."""
-    is_built_in = type(objective).outputs.__module__.partition(".")[0] == __name__.partition(".")[0]
-    return objective.for_model(dataclasses.replace(objective.model, keeps=compared if is_built_in else ()))
+    """Returns the objective for a model that keeps what is `compared`. Other methods `outputs` than those that encode the batch
+    as it is get a model that keeps nothing."""
+    of_the_batch = type(objective).outputs in (WordPrediction.outputs, Translation.outputs, Labels.outputs)
+    return objective.for_model(dataclasses.replace(objective.model, keeps=compared if of_the_batch else ()))
 
 
 def soft_loss_sum(
