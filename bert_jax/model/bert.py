@@ -72,6 +72,10 @@ class Bert(nn.Module):
         last, layers = returned
         return last, layers
 
+    def logits(self, batch: Batch, dropout_seed: Seed | None = None) -> Any:
+        """Returns only the logits, for training. By default, they are the "logits" of a whole pass."""
+        return {"logits": self(batch, dropout_seed)["logits"]}
+
     def logits_and_states(self, batch: Batch, dropout_seed: Seed | None = None) -> dict[str, Float[Array, " ..."]]:
         """Returns the logits of the method `logits` and the "hidden_states" of the encoder, from one encoding."""
         outputs: dict[str, Array] = self(batch, dropout_seed)

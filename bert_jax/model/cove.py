@@ -153,10 +153,6 @@ class CoveTranslator(Bert):
             "logits": self.lm_head(last, table), "last": encoded, "hidden_states": hidden_states, "decoder_last": last,
         }  # fmt: skip
 
-    def logits(self, batch: Batch, dropout_seed: Seed | None = None) -> dict[str, Float[Array, "B L V"]]:
-        """Returns only the "logits", for training."""
-        return {"logits": self(batch, dropout_seed)["logits"]}
-
     def decode(
         self, target: Tokens, encoded: Float[Array, "B source D"], source: Tokens, dropout_seed: Seed | None = None
     ) -> Float[Array, "B L D"]:

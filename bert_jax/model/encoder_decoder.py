@@ -157,10 +157,6 @@ class EncoderDecoder(Bert):
         last, layers = self.decoder(x, target, seed, encoded, source)
         return last, jnp.concatenate([x[None], layers])
 
-    def logits(self, batch: Batch, dropout_seed: Seed | None = None) -> dict[str, Float[Array, "B L V"]]:
-        """Returns only the "logits", for training."""
-        return {"logits": self(batch, dropout_seed)["logits"]}
-
     def word_logits(self, hidden: Float[Array, "B L D"]) -> Float[Array, "B L V"]:
         """Returns the logits of the next token, float32, for each of the decoder's outputs `hidden`."""
         return self.lm_head(hidden, self.target_embeddings.word_embeddings.embedding)
